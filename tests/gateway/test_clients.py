@@ -508,7 +508,8 @@ def test_a_line_is_added_as_a_line_of_its_own(file: Path, text: str) -> None:
 
 @pytest.mark.parametrize(
     "line", ["camera", "camera x", f"camera {'A' * 64}", f"a b {'0' * 64}", f"camera {'0' * 64} 0",
-             f"camera {'0' * 64} 1.5", f"camera {'0' * 64} 5 6", f"käse {'0' * 64}"],
+             f"camera {'0' * 64} 1.5", f"camera {'0' * 64} 5 6", f"käse {'0' * 64}",
+             f"camera {digest_of('')}"],
 )  # fmt: skip
 def test_a_line_that_is_wrong_is_named(file: Path, line: str) -> None:
     file.write_text(f"# clients\n\n{line}\n")

@@ -8,8 +8,10 @@ from typing import Any, cast
 import pytest
 
 from holdfast.operate.tasks import sent_body
-from holdfast.ports.queue import DeadLetter
+from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.rules.tasks.task import State, Task
+from holdfast.services.memory.queue import MemoryQueue
+from holdfast.system.clock import SystemClock
 from holdfast.tasks.body import Body
 from holdfast.tasks.wire import Envelope, SentTask, encode_task, with_attributes
 
@@ -48,6 +50,16 @@ async def test_the_body_of_a_failed_task_is_that_of_its_dead_letter() -> None:
     assert await sent_body(services(Queue(letter(SENT), hides=True)), "shop", failed) is None
 
 
-async def test_of_a_task_that_waits_or_runs_nothing_is_read_from_its_queue() -> None:
+async def test_of_a_task_that_waits_or_runs_nothing_is_received_to_read_it() -> None:
     for state in (State.QUEUED, State.RUNNING, State.SUCCEED):
         assert await sent_body(services(Queue(letter(SENT))), "shop", Task("t1", "mail", state=state)) is None
+
+
+async def test_the_body_of_a_task_that_waits_or_runs_is_found_in_a_queue_that_can_be_looked_into() -> None:
+    queue = MemoryQueue(SystemClock())
+    await queue.send([Outgoing(b"other", key=f"o{n}") for n in range(250)])
+    await queue.send([Outgoing(SENT, key="t1")])
+    for state in (State.QUEUED, State.RUNNING):
+        waits = Task("t1", "mail", state=state)
+        assert await sent_body(cast("Any", services(cast("Any", queue))), "shop", waits) == b'{"to": "x"}'
+    assert await sent_body(services(cast("Any", queue)), "shop", Task("t2", "mail")) is None

@@ -63,6 +63,11 @@ class KeyFile:
                 one = holder(words[0], words[1], words[2:])
             if one is None:
                 raise ConfigError(f"{self._path}, line {number}: {form}")
+            if one.digest == _OF_NOTHING:
+                raise ConfigError(
+                    f"{self._path}, line {number}: this is the digest of an empty key, which anybody has;"
+                    " make a key and its line with the command that adds one"
+                )
             if one.digest in found:
                 raise ConfigError(f"{self._path} has the same key twice; give each line its own key")
             found[one.digest] = one
@@ -100,3 +105,7 @@ def new_key() -> str:
 def digest_of(key: str) -> str:
     """Return the digest of a key, as it stands in a file."""
     return hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
+
+
+_OF_NOTHING = digest_of("")
+"""The digest of an empty key, as a script writes it whose variable isn't set."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -14,6 +14,7 @@ from holdfast.common.record import reading
 from holdfast.errors import HoldfastError, InvalidMessage, NotKnown, OperationRefused
 from holdfast.operate import nodes
 from holdfast.ports.coordinator import Member
+from holdfast.ports.queue import Queue, TransferableQueue
 from holdfast.rules.tasks.task import State, Task
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.opening import PRODUCER_NEEDS, discovered, make_producer
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 CANCEL_ACTION, RETRY_ACTION = "cancel a task", "send a task again"
 """What the audit log calls what is done, whether on a page, by the API or on the command line."""
+
+WAITING_LOOKED_AT, WAITING_PAGE = 1000, 100
+"""The most messages of a queue that are read to find the body of one task, and how many at once."""
 
 LOOK_TIMEOUT_S = 5.0
 NO_STACKS = (
@@ -140,12 +144,13 @@ async def look(services: Services, app: str, trace_id: str) -> TaskLook:
 
 async def sent_body(services: Services, app: str, task: Task) -> bytes | None:
     """Return the body that a task was sent with, where nothing is taken from a queue to read it: of a delayed
-    one, and of one that lies with the dead letters. None elsewhere, and for a body that is stored apart."""
+    one, of one that lies with the dead letters, and of one that waits or runs, where its queue can be looked
+    into and has it among the first ``WAITING_LOOKED_AT``. None elsewhere, and for a body that is stored
+    apart."""
     data = task.message
-    if not data and task.state in (State.FAILED, State.TIMEOUT):
+    if not data and task.state is not State.SUCCEED:
         queue = services.queue(task_queue(app, task.type))
-        letters = [] if queue.hides_dead_letters else await queue.dead_letters(1, "", task.trace)
-        data = letters[0].body if letters else b""
+        data = await (_dead_body(queue, task) if task.ended else _waiting_body(queue, task))
     if not data:
         return None
     from holdfast.tasks.wire import Envelope, decode_task  # noqa: PLC0415
@@ -155,6 +160,24 @@ async def sent_body(services: Services, app: str, task: Task) -> bytes | None:
     except InvalidMessage:  # what can't be read as a task is shown as it is
         return data
     return None if body.stored is not None else body.data
+
+
+async def _dead_body(queue: Queue, task: Task) -> bytes:
+    letters = [] if queue.hides_dead_letters else await queue.dead_letters(1, "", task.trace)
+    return letters[0].body if letters else b""
+
+
+async def _waiting_body(queue: Queue, task: Task) -> bytes:
+    if not hasattr(queue, "waiting"):
+        return b""
+    queue, after = cast("TransferableQueue", queue), ""
+    for _ in range(0, WAITING_LOOKED_AT, WAITING_PAGE):
+        messages = await queue.waiting(WAITING_PAGE, after)
+        found = next((message.body for message in messages if message.key == task.trace), None)
+        if found is not None or not messages:
+            return found or b""
+        after = messages[-1].id
+    return b""
 
 
 async def cancel(services: Services, app: str, trace_id: str, reason: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from holdfast.errors import Unavailable
 from holdfast.operate import dead_letters
 from holdfast.ports.queue import DeadLetter
+from holdfast.rules.streams.ledger import Commit, RunLog
 from holdfast.testing import NodeForTests
 from holdfast.wiring import Services
 from tests.console.api.conftest import Api
@@ -66,6 +67,19 @@ async def test_large_bodies_and_tracebacks_are_cut(api: Api, letters: list[str],
     assert "body" not in found
     assert len(found["body_begins_base64"]) < 25_000
     assert len(found["detail"]) == 8_000
+
+
+async def test_letters_that_would_come_back_are_named_where_they_are_looked_at(
+    api: Api, letters: list[str], services: Services
+) -> None:
+    path = f"/dead-letters?queue={QUEUE}"
+    assert (await api.get(path))["warning"] == ""
+    checkpoint = await services.state().open(f"{QUEUE}/cam-1", 0, "test")
+    await services.state().commit(
+        Commit(checkpoint.key, checkpoint.epoch, 1, "a", RunLog(0, 0, 2), identities=("0:2",), window=9)
+    )
+    warning = (await api.get(path))["warning"]
+    assert f"passed the places of 3 of these, such as {letters[0]}:" in warning
 
 
 async def test_a_redrive_takes_exactly_what_was_previewed(

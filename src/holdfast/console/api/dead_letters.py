@@ -36,12 +36,14 @@ class DeadLettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class DeadLetterList(msgspec.Struct):
     """Some dead letters of a queue, with their ``ids`` in the same order: give these to redrive or purge
     exactly what was looked at. ``hides``: looking at dead letters of this queue hides them from others for a
-    while, so what is missing here may be looked at by somebody else."""
+    while, so what is missing here may be looked at by somebody else. ``warning``: those that would come back,
+    if they were redriven, because their streams have passed them; empty for none."""
 
     letters: list[dict[str, Any]]
     ids: list[str]
     next: Next
     hides: bool
+    warning: str
 
 
 class ChosenDeadLetters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,7 +113,9 @@ class DeadLetterOperations:
             record["detail"] = record["detail"][:DETAIL_CHARS]
         ids = [letter.id for letter in found.letters]
         following = cursor(found.next) if found.next else ""
-        return DeadLetterList(records, ids, following, self._services.queue(query.queue).hides_dead_letters)
+        hides = self._services.queue(query.queue).hides_dead_letters
+        warning = (await dead_letters.passed(self._services, ids)).warning
+        return DeadLetterList(records, ids, following, hides, warning)
 
     async def _redrive(self, call: Call[Any, ChosenDeadLetters]) -> DeadLettersDone:
         done = await dead_letters.redrive_ids(self._services, call.body.queue, call.body.ids)

@@ -221,7 +221,7 @@ class TaskPages:
     async def _body(self, app: str, task: Task) -> bytes | None:
         """Return what the task was sent with, where that can be read; queues that can't be asked are told of
         elsewhere."""
-        if task.type == BATCH or not (task.message or task.state in ENDED_BADLY):
+        if task.type == BATCH:
             return None
         try:
             async with operations.services_of(self._parts.services, app) as services:
