@@ -57,7 +57,8 @@ async def test_of_a_task_that_waits_or_runs_nothing_is_received_to_read_it() -> 
 
 async def test_the_body_of_a_task_that_waits_or_runs_is_found_in_a_queue_that_can_be_looked_into() -> None:
     queue = MemoryQueue(SystemClock())
-    await queue.send([Outgoing(b"other", key=f"o{n}") for n in range(250)])
+    for _ in range(25):
+        await queue.send([Outgoing(b"other", key="o")] * queue.max_batch)
     await queue.send([Outgoing(SENT, key="t1")])
     for state in (State.QUEUED, State.RUNNING):
         waits = Task("t1", "mail", state=state)
