@@ -13,7 +13,7 @@ CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 JOBS ?= $(shell echo $$(($(CORES) + 1)))
 SEEDS ?= 500
 FRESH ?= 10000
-LOOPS ?= 20
+LOOPS ?= 1
 SERVICES ?=
 NAME ?= streams
 PART ?=
@@ -137,20 +137,17 @@ folders = $(foreach name,$(1),$(or $(shell find tests -type d -path '*/$(name)')
 QUICK := common rules services/memory services/sqlite
 
 .PHONY: test
-test: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## run the tests but the slow ones (ARGS="-k sequencer"), or all in some folders (PART="reports redis")
-	@$(PYTEST) $(if $(PART),,-m "not slow and not soak") $(call folders,$(PART)) $(ARGS)
-
-.PHONY: test-all
-test-all: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## run all tests, the slow ones too: about half an hour on 2 cores
-	@$(PYTEST) $(ARGS)
+test: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## run the quick tests (ARGS="-k sequencer"), or what the gate has in some folders (PART="reports redis")
+	@$(PYTEST) $(if $(PART),,-m "not slow and not nightly") $(call folders,$(PART)) $(ARGS)
 
 .PHONY: quick
 quick: $(VENV)/.dev ## run the tests of rules, memory and SQLite, and 100 simulated seeds, in a minute
-	@$(PYTEST) -q -m "not slow and not soak" $(call folders,$(QUICK)) $(ARGS)
+	@$(PYTEST) -q -m "not slow and not nightly" $(call folders,$(QUICK)) $(ARGS)
 	@$(BIN)/python -m simulator --seeds 100
 
 .PHONY: check
-check: lint test-all ## formatting, lint, strict types and layers, then all tests
+check: lint $(patsubst %,$(SERVERS)%,$(SERVED)) ## the gate, which a change must pass: lint, strict types, layers, and all tests but the nightly ones
+	@$(PYTEST) $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.dev ## the checks that run no code
@@ -164,18 +161,29 @@ fmt: $(VENV)/.dev ## format the code and fix what lint can fix
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format --quiet .
 
-.PHONY: soak
-soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) $(SERVERS)buildah $(SERVERS)postgresql18 ## fresh seeds (FRESH=10000), random chaos on real processes (CHAOS_MINUTES=10), then all tests again and again (LOOPS=20)
-	@for world in streams acting upkeep archiving tasks devices; do \
+.PHONY: nightly
+nightly: ## the rest, in hours: fresh seeds (FRESH=10000), every test (LOOPS=1, CHAOS_MINUTES=2.5), another PostgreSQL
+	@$(MAKE) --keep-going night-seeds night-tests night-postgresql
+
+WORLDS := streams acting upkeep archiving tasks devices
+
+.PHONY: night-seeds
+night-seeds: $(VENV)/.demo
+	@failed=0; for world in $(WORLDS); do \
 	    $(BIN)/python -m simulator --fresh --world $$world --seeds $(FRESH) \
-	        --failures .cache/seeds-that-failed || exit 1; \
-	done
-	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
-	@POSTGRESQL_SERVER=postgresql18 $(PYTEST) -q tests/services/postgres tests/nodes/test_postgres_faults.py
-	@for loop in $$(seq $(LOOPS)); do \
-	    echo "soak: all tests, $$loop of $(LOOPS)"; \
-	    $(PYTEST) -q $(ARGS) || exit 1; \
-	done
+	        --failures .cache/seeds-that-failed || failed=1; \
+	done; exit $$failed
+
+# Seconds after which a test of the night has hung: some take minutes.
+NIGHT = $(PYTEST) -q -m "" --timeout 900
+
+.PHONY: night-tests
+night-tests: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) $(SERVERS)buildah
+	@for loop in $$(seq $(LOOPS)); do $(NIGHT) $(ARGS) || exit 1; done
+
+.PHONY: night-postgresql
+night-postgresql: $(VENV)/.dev $(SERVERS)postgresql18 $(SERVERS)pgbouncer
+	@POSTGRESQL_SERVER=postgresql18 $(NIGHT) tests/services/postgres tests/nodes/test_postgres_faults.py
 
 .PHONY: docs
 docs: $(VENV)/.demo ## refresh what the docs, Prometheus' rules and Grafana's board take from the code

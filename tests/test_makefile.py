@@ -33,14 +33,20 @@ def test_a_folder_of_tests_that_is_not_there_is_named() -> None:
     assert 'No folder of tests is called "radis"' in complaint
 
 
-def test_without_folders_all_tests_run_but_the_slow_ones() -> None:
+def test_without_folders_the_quick_tests_run() -> None:
     made, _ = would_run("test")
-    assert made.strip().endswith('-m "not slow and not soak"')
+    assert made.strip().endswith('-m "not slow and not nightly"')
 
 
 def test_a_check_runs_the_slow_tests_too() -> None:
     made, _ = would_run("check")
     assert made.split()[-1] == "worksteal"
+
+
+def test_the_night_runs_every_test() -> None:
+    made, complaint = would_run("nightly")
+    assert '-m "" --timeout 900' in made
+    assert complaint == ""
 
 
 def test_the_folders_of_the_quick_tests_exist() -> None:

@@ -105,7 +105,7 @@ def test_the_same_commit_gives_the_same_files_and_their_checksums_agree(
     assert "is there already" in again.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_earlier_version_is_built_again_from_its_commit(checkout: Path, tmp_path: Path) -> None:
     assert release(checkout, tmp_path / "then").returncode == 0
     init = checkout / "src/holdfast/__init__.py"
@@ -150,7 +150,7 @@ def test_a_version_without_its_changes_is_not_released(checkout: Path, tmp_path:
     assert "## 9.9.9 - YYYY-MM-DD'; rename its section 'Unreleased' to that" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("python", interpreters().values(), ids=interpreters().keys())
 @pytest.mark.timeout(600)  # it installs all that Holdfast needs
 def test_the_released_wheel_runs_a_stream_where_nothing_else_is_installed(

@@ -209,31 +209,6 @@ PEERS = {"sqs_throughput": "aiobotocore", "s3_client": "aiobotocore", "redis_coo
 """What some compare with in every run, which is installed for benchmarks only (``make bench``): without it
 there is nothing to test."""
 
-LONG = {
-    "sqs_cost",
-    "sqs_throughput",
-    "s3_client",
-    "redis_client",
-    "redis_queue",
-    "failover",
-    "tasks_cost",
-    "postgres_horizon",
-    "outbox",
-    "outbox_depth",
-    "outbox_silent",
-    "outbox_recovery",
-    "overhead",
-    "effects",
-    "timers",
-    "traced",
-    "observed",
-    "move",
-    "hung",
-    "fairness",
-    "publish_night",
-}
-"""Long even in small; the others stand for them in `make test`, and types are checked of all."""
-
 RUN = [name for name in SMALL if name not in PEERS or find_spec(PEERS[name])]
 
 
@@ -244,10 +219,8 @@ def run(name: str, *arguments: str) -> str:
     return ran.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in RUN]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", RUN)
 def test_every_benchmark_runs_and_reports_its_figures(name: str) -> None:
     arguments, figures = SMALL[name]
     line = json.loads(run(name, *arguments.split()).splitlines()[-1])

@@ -90,7 +90,7 @@ def test_bash_completes_commands_options_and_names_of_streams_and_nodes(script: 
     assert completed(script, "holdfast", "move", "detect/cam-1", "--to", "lab-") == ["lab-1", "lab-2"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("script", ["fish"], indirect=True)
 def test_fish_completes_commands_options_and_names_of_streams_and_nodes(script: Path, arrange: Any) -> None:
     assert completed(script, "holdfast", "st", shell="fish") == ["status", "streams"]
@@ -100,7 +100,7 @@ def test_fish_completes_commands_options_and_names_of_streams_and_nodes(script: 
     assert completed(script, "holdfast", "send", "d", shell="fish") == ["detect"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("script", ["bash"], indirect=True)
 def test_a_service_that_is_away_completes_nothing_and_says_nothing(
     script: Path, monkeypatch: pytest.MonkeyPatch

@@ -147,7 +147,7 @@ def test_code_that_does_not_load_is_shown_and_the_code_before_stays_in_use(
     assert results(holdfast, 3)[2] == {"count": 3, "version": 3}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_the_app_declares_may_change(holdfast: Any, start: Callable[..., Process], write: Any) -> None:
     process = start()
     process.wait_for(IN_USE)
@@ -177,7 +177,7 @@ def convert(body, job):
     assert results(holdfast, 3)[2] == {"count": 2, "version": 3}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_first_save_that_does_not_load_is_waited_out(start: Callable[..., Process], write: Any) -> None:
     write(1, end="import nowhere_at_all\n")
     process = start()
@@ -186,7 +186,7 @@ def test_a_first_save_that_does_not_load_is_waited_out(start: Callable[..., Proc
     process.wait_for(IN_USE)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_of_two_saves_in_one_second_the_second_counts(
     holdfast: Any,
     start: Callable[..., Process],
@@ -208,7 +208,7 @@ def test_of_two_saves_in_one_second_the_second_counts(
     assert results(holdfast, 1) == [{"count": 1, "version": 3}]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ten_reloads_in_mid_traffic_lose_double_and_reorder_nothing(
     holdfast: Any, start: Callable[..., Process], write: Any
 ) -> None:
@@ -264,7 +264,7 @@ def test_settings_that_are_saved_take_effect_and_wrong_ones_are_shown(
     assert (place / "other.db").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_settings_whose_services_can_not_be_used_end_no_node(
     start: Callable[..., Process], write: Any, place: Path
 ) -> None:
@@ -286,7 +286,7 @@ def test_settings_whose_services_can_not_be_used_end_no_node(
     assert (place / "registry.db").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_log_is_kept_in_files_after_a_save_too_and_where_saved_settings_say(
     start: Callable[..., Process], write: Any, place: Path
 ) -> None:
@@ -308,7 +308,7 @@ def test_the_log_is_kept_in_files_after_a_save_too_and_where_saved_settings_say(
     assert (uses("logs"), uses("others")) == (2, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_node_that_dies_is_started_again(holdfast: Any, start: Callable[..., Process]) -> None:
     process = start()
     process.wait_for("node runs")
@@ -318,7 +318,7 @@ def test_a_node_that_dies_is_started_again(holdfast: Any, start: Callable[..., P
     process.wait_for("node runs", 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tracebacks_of_handlers_are_logged_and_locals_only_when_asked_for(
     start: Callable[..., Process],
 ) -> None:

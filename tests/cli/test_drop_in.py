@@ -121,7 +121,7 @@ def test_a_node_with_older_settings_processes_frames_in_order(
     assert (queue["ready"], queue["in_flight"], queue["lag_s"]) == (0, 0, None)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_file_says_all_of_it_as_well(
     environment: dict[str, str],
     node: list[Process],
@@ -144,7 +144,7 @@ def bucket_of(place: Path) -> str:
     return place.name.replace("_", "-")[-40:].strip("-")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_queue_that_is_not_there_ends_the_node(
     environment: dict[str, str], node: list[Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:

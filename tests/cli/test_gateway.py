@@ -86,7 +86,7 @@ async def send(address: str, n: int, **more: str) -> int:
             return response.status
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_haproxy
 async def test_no_eye_sees_the_secret_and_each_request_is_logged_if_wanted(
     make_gateway: Callable[..., GatewayProcess],
@@ -106,7 +106,7 @@ async def test_no_eye_sees_the_secret_and_each_request_is_logged_if_wanted(
     assert SECRET not in json.dumps(started.out)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_haproxy
 async def test_the_access_log_has_long_paths_whole(make_gateway: Callable[..., GatewayProcess]) -> None:
     started = make_gateway("--access-log")
@@ -139,7 +139,7 @@ async def test_the_data_plane_in_python_needs_no_child_process(
     assert psutil.Process(started.child.pid).children() == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_proxy_before_it_may_have_another_name_if_no_auth_says_so(
     make_gateway: Callable[..., GatewayProcess],
 ) -> None:

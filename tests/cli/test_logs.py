@@ -67,7 +67,7 @@ def test_without_a_folder_it_says_what_to_do(holdfast: Any) -> None:
     assert holdfast("logs", "--set", "log_dir=nowhere").code == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nodes_of_a_host_write_what_is_followed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "counting.py").write_text(APP)
     monkeypatch.setenv("HOLDFAST_LOG_DIR", "kept")

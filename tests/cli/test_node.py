@@ -156,7 +156,7 @@ def test_a_node_runs_drains_and_ends(holdfast: Any, arrange: Any, start: Callabl
     assert status["queues"] == [idle]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_node_that_could_not_call_a_living_one_says_so_and_waits_for_its_end(
     arrange: Any, start: Callable[..., Process]
 ) -> None:
@@ -175,7 +175,7 @@ def test_a_node_that_could_not_call_a_living_one_says_so_and_waits_for_its_end(
     assert node.end() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_nodes_of_a_host_have_names_of_their_own(holdfast: Any, start: Callable[..., Process]) -> None:
     nodes = [start("counting:app", "--slots", "1") for _ in range(2)]
     told = [node.wait_for("joined")["node"] for node in nodes]
@@ -235,7 +235,7 @@ def test_a_port_in_use_is_named(start: Callable[..., Process]) -> None:
     assert any(f"127.0.0.1:{port} is in use" in entry["event"] for entry in second.events)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_node_that_can_not_join_ends_when_told(start: Callable[..., Process]) -> None:
     node = start("counting:app", "--slots", "1", "--set", "coordinator_url=redis://127.0.0.1:1")
     node.wait_for("can't join yet")
@@ -254,7 +254,7 @@ async def test_a_state_store_that_lets_nobody_in_ends_the_node(start: Callable[.
     assert "hunter2" not in said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_state_store_that_may_forget_is_told_of_at_the_start(start: Callable[..., Process]) -> None:
     """It keeps nothing on disk, and has no replica; the same as `holdfast doctor` says."""
     async with RedisServer(settings={"appendonly": "no", "save": ""}) as server:
@@ -268,7 +268,7 @@ async def test_a_state_store_that_may_forget_is_told_of_at_the_start(start: Call
     assert all(entry["fix"] for entry in told)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_state_store_that_is_not_there_yet_is_waited_for_and_said(start: Callable[..., Process]) -> None:
     node = start("counting:app", "--slots", "1", "-s", "state_url=redis://127.0.0.1:1")
     node.wait_for("the state store does not answer yet")

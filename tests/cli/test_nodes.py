@@ -78,7 +78,7 @@ def test_a_killed_node_is_evicted_and_started_again(
     assert status["nodes"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nodes_end_with_their_supervisor_however_that_ends(start: Callable[..., Process]) -> None:
     process = start("--nodes", "2", "--slots", "1")
     for number in range(2):
@@ -90,7 +90,7 @@ def test_nodes_end_with_their_supervisor_however_that_ends(start: Callable[..., 
     assert alive == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_typed_at_the_terminal_reaches_nodes_through_the_supervisor(
     start: Callable[..., Process],
 ) -> None:
@@ -101,7 +101,7 @@ def test_what_is_typed_at_the_terminal_reaches_nodes_through_the_supervisor(
     assert process.end(signal.SIGINT) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "arguments, said",
     [

@@ -116,7 +116,7 @@ def test_the_same_handler_does_the_same(holdfast: Any, cameras: None, place: Pat
     assert database(place) == before, "nothing live was touched"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_changed_handler_shows_where_it_differs(holdfast: Any, cameras: None, place: Path) -> None:
     done = replay(holdfast, "changed", "--compare", "--as", "second", "--json")
     assert done.code == 1
@@ -130,7 +130,7 @@ def test_a_changed_handler_shows_where_it_differs(holdfast: Any, cameras: None, 
     assert "cameras/cam-1:0:000000000000000000000000000000000000005 is different" in done.err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_whole_stream_is_replayed_key_by_key(holdfast: Any, cameras: None) -> None:
     done = replay(holdfast, "live", key="cameras")
     assert [(line["key"], line["seq"]) for line in done.lines] == [

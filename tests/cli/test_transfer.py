@@ -329,7 +329,7 @@ def quietly(_: int) -> None:
     """Tell nobody how far it is."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("filled")
 async def test_interrupted_at_any_write_it_ends_the_same_when_repeated() -> None:
     digests = []

@@ -94,7 +94,7 @@ def status(holdfast: Any) -> Any:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_status_shows_every_declared_queue_before_anything_was_committed(
     holdfast: Any, node: Process
 ) -> None:
@@ -108,7 +108,7 @@ def test_status_shows_every_declared_queue_before_anything_was_committed(
     assert task_queue("seeing", "report.make") in holdfast("status").out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_messages_that_no_node_is_there_for_are_shown(node: Process, holdfast: Any, arrange: Any) -> None:
     """A program puts them into the queue itself, so that no command could warn it."""
 
@@ -136,7 +136,7 @@ def test_status_shows_the_queues_of_an_app_that_no_node_runs(holdfast: Any, plac
     assert task_queue("seeing", "report.make") in holdfast("status", "seeing:app").out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_effects_that_wait_are_shown_with_the_last_error_of_their_target(
     holdfast: Any, arrange: Any, node: Process
 ) -> None:
@@ -179,7 +179,7 @@ def test_a_gap_is_named_with_the_time_that_is_left(holdfast: Any, arrange: Any, 
     assert status(holdfast)["troubles"][0].startswith("a does not answer: ")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_slot_that_is_busy_with_another_key_is_named_everywhere(
     holdfast: Any, arrange: Any, place: Path
 ) -> None:
@@ -227,7 +227,7 @@ def test_a_stream_that_no_node_owns_says_where_it_stands_and_an_unknown_one_that
     assert "- parked: paused" in holdfast("why", "cam-1").out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_missing_model_is_named_everywhere_and_costs_no_message(
     holdfast: Any, arrange: Any, node: Process, place: Path
 ) -> None:

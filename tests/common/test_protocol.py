@@ -594,7 +594,7 @@ class Protocol(RuleBasedStateMachine):
         self.committed_seqs_are_a_prefix()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_one_owner_commits_in_order_in_the_model_of_the_protocol() -> None:
     run_state_machine_as_test(Protocol, settings=settings(max_examples=80, stateful_step_count=50))
 

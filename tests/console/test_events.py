@@ -23,7 +23,7 @@ from tests.cluster.fakes import Log
 from tests.console.browser import Browser
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_two_hundred_open_pages_are_served_and_the_overview_stays_quick(
     console: Console, reader: Browser
 ) -> None:
@@ -104,7 +104,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.console.events.WRITE_S", 1.0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("impatient")
 async def test_two_hundred_browsers_that_read_nothing_are_let_go(console: Console, reader: Browser) -> None:
     events, connections = console.parts.events, console._connections

@@ -29,7 +29,7 @@ PAGES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_no_page_has_a_serious_fault_of_accessibility_or_breaks_its_policy(
     chromium: Browser, console: Console, scheme: Literal["light", "dark"]
@@ -40,7 +40,7 @@ async def test_no_page_has_a_serious_fault_of_accessibility_or_breaks_its_policy
             assert await tab.serious_faults() == [], name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_no_page_is_wider_than_a_phone(chromium: Browser, console: Console) -> None:
     async with opened(chromium, console, width=PHONE_PX) as tab:
         for name, path in PAGES.items():
@@ -48,7 +48,7 @@ async def test_no_page_is_wider_than_a_phone(chromium: Browser, console: Console
             assert await tab.width_px() <= PHONE_PX, name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_on_a_phone_nothing_of_a_row_is_out_of_sight(chromium: Browser, console: Console) -> None:
     outside = """() => [...document.querySelectorAll("tbody td, tbody th")].filter(cell => {
         const box = cell.getBoundingClientRect()
@@ -65,7 +65,7 @@ async def test_on_a_phone_nothing_of_a_row_is_out_of_sight(chromium: Browser, co
         assert label == '"Status"'
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_words_are_broken_in_no_table_while_there_is_room(chromium: Browser, console: Console) -> None:
     broken = """() => [...document.querySelectorAll("td")].filter(cell => {
         const style = getComputedStyle(cell)
@@ -77,7 +77,7 @@ async def test_words_are_broken_in_no_table_while_there_is_room(chromium: Browse
             assert await tab.page.evaluate(broken) == [], name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_buttons_that_can_do_nothing_now_are_off_and_say_why(
     chromium: Browser, console: Console, node: NodeForTests
 ) -> None:
@@ -100,7 +100,7 @@ async def test_buttons_that_can_do_nothing_now_are_off_and_say_why(
         await expect(tab.page.get_by_role("button", name="Send it again")).to_be_disabled()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_time_that_is_pointed_at_is_told_in_the_readers_zone(
     chromium: Browser, console: Console
 ) -> None:
@@ -115,7 +115,7 @@ async def test_a_time_that_is_pointed_at_is_told_in_the_readers_zone(
     assert f"{at.astimezone(ZoneInfo('Asia/Tokyo')):%H:%M:%S}" in title
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_all_that_can_be_done_is_reached_by_keyboard(chromium: Browser, console: Console) -> None:
     reached = """() => {
         const focused = document.activeElement
@@ -147,7 +147,7 @@ async def test_a_stream_is_paused_and_resumed_by_its_buttons(chromium: Browser, 
         await expect(tab.page.locator("#stream")).to_contain_text("free to run again", timeout=PATIENCE_MS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_schedule_is_written_and_a_running_task_looked_at(
     chromium: Browser, console: Console, node: NodeForTests
 ) -> None:
@@ -173,7 +173,7 @@ async def test_a_schedule_is_written_and_a_running_task_looked_at(
     await asyncio.to_thread(node.outcome, trace)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_ticked_dead_letter_is_sent_again_after_its_preview(
     chromium: Browser, console: Console, node: NodeForTests, services: Services
 ) -> None:
@@ -197,7 +197,7 @@ async def test_a_ticked_dead_letter_is_sent_again_after_its_preview(
     assert after[0].at > before.at, "it was handled again, and failed again"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_waiting_task_ends_by_its_button_with_the_reason_given(
     chromium: Browser, console: Console, node: NodeForTests
 ) -> None:
@@ -211,7 +211,7 @@ async def test_a_waiting_task_ends_by_its_button_with_the_reason_given(
     assert "ordered twice" in (await asyncio.to_thread(node.outcome, trace)).detail
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_limit_that_is_set_on_the_page_is_shown_and_taken_off_again(
     chromium: Browser, console: Console, node: NodeForTests
 ) -> None:
@@ -226,7 +226,7 @@ async def test_a_limit_that_is_set_on_the_page_is_shown_and_taken_off_again(
             await expect(limits).to_contain_text(shown, timeout=PATIENCE_MS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_an_open_list_shows_a_stream_that_begins(
     chromium: Browser, console: Console, node: NodeForTests
 ) -> None:
@@ -236,7 +236,7 @@ async def test_an_open_list_shows_a_stream_that_begins(
         await expect(tab.page.locator("#streams")).to_contain_text("cameras/just-begun", timeout=PATIENCE_MS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_who_only_reads_sees_no_buttons_that_change_something(
     chromium: Browser, console: Console
 ) -> None:
@@ -245,7 +245,7 @@ async def test_who_only_reads_sees_no_buttons_that_change_something(
         await expect(tab.page.get_by_role("button", name="Pause")).to_have_count(0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_hostile_key_is_shown_as_plain_text(chromium: Browser, console: Console) -> None:
     async with opened(chromium, console) as tab:
         await tab.open("/streams")
@@ -254,7 +254,7 @@ async def test_a_hostile_key_is_shown_as_plain_text(chromium: Browser, console: 
         await expect(tab.page.locator("h1")).to_have_text(f"cameras/{HOSTILE}")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_seven_tabs_at_once_all_hear_what_happens(
     chromium: Browser, console: Console, node: NodeForTests
 ) -> None:

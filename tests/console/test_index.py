@@ -84,7 +84,7 @@ def keys(index: StreamIndex, question: Question, offset: int = 0, limit: int = 1
     return [stream.key for stream in index.find(question, offset, limit).streams]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_hundred_thousand_streams_are_paged_from_memory() -> None:
     index, state = await filled(point(f"cameras/{number:06}", done=number % 7) for number in range(100_000))
     asked, began_at = state.asked, time.monotonic()

@@ -115,7 +115,7 @@ async def test_charts_of_latencies_are_in_milliseconds_and_others_as_they_are(
     assert by_label["Messages handled"]["now"] == "—", "there is no sample yet"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_between_two_looks_at_nodes_the_rate_stays(console: Console, reader: Browser) -> None:
     await reader.until("cameras", "/")
     overview = console.parts.overview
@@ -135,7 +135,7 @@ async def test_between_two_looks_at_nodes_the_rate_stays(console: Console, reade
 # --- from Prometheus
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_charts_are_from_a_real_prometheus(node: NodeForTests) -> None:
     async with Services(Config(url=node.url)) as services:
         (member,) = await services.coordinator().members()

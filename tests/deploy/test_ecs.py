@@ -45,7 +45,7 @@ def test_it_is_stopped_later_than_its_drain_may_take() -> None:
     assert drain_s < NODE["stopTimeout"] <= 120, "Fargate waits for 120 s at most"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_node_starts_with_its_own_command_is_found_healthy_and_ends_when_told(tmp_path: Path) -> None:
     (tmp_path / "streams.py").write_text(APP)
     port = str(free_port())

@@ -127,7 +127,7 @@ def test_every_alert_is_tested_with_a_fault() -> None:
     assert set(FAULTS) == {alert.name for alert in ALERTS}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_an_alert_fires_on_its_fault_and_not_before(tmp_path: Path, alert: Any) -> None:
     lasts = float(alert.lasts.removesuffix("m"))
@@ -149,7 +149,7 @@ def test_nothing_fires_while_all_is_well(tmp_path: Path) -> None:
     check(tmp_path, {"interval": "1m", "input_series": input_series, "promql_expr_test": checks})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_queue_that_is_worked_off_and_a_node_that_drains_alert_nobody(tmp_path: Path) -> None:
     """An old queue that is worked off isn't told of, nor a node that drains."""
     falling = {_named("holdfast_queue_age_seconds", QUEUE): (f"6000-60x{MINUTES}", "")}

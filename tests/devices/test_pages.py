@@ -135,7 +135,7 @@ async def test_devices_are_paused_and_commands_taken_back(
     }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_the_newest_rollouts_are_shown_however_many_there_were(
     services: Services, operator: Browser, store: OutboxStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +199,7 @@ async def test_without_an_outbox_the_page_says_which_setting_names_one(tmp_path:
         assert (page.status, "outbox_url" in page.text) == (200, True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("rollout")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_the_pages_have_no_serious_fault_of_accessibility(
@@ -212,7 +212,7 @@ async def test_the_pages_have_no_serious_fault_of_accessibility(
             assert await tab.width_px() <= PHONE_PX
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("rollout")
 async def test_open_pages_follow_and_keep_what_was_ticked(
     chromium: Chromium, console: Console, store: OutboxStore

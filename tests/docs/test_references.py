@@ -31,6 +31,7 @@ from holdfast.tasks.spec import TaskSpec
 from simulator.mutations import RULES
 from simulator.scenario import KINDS, MORE_KINDS
 from tests.docs.pages import DOCS, PAGES, ROOT, blocks, name, prose, rows
+from tests.simulator.protections import IN_GATE
 
 PACKAGE = ROOT / "src/holdfast"
 FOLDERS = "|".join(sorted(each.name for each in PACKAGE.iterdir() if each.is_dir()))
@@ -175,21 +176,42 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_every_promise_names_tests_that_exist() -> None:
+def test_every_promise_names_tests_that_exist_and_the_gate_runs_some() -> None:
     named = 0
     items = re.compile(r"^- \[([^\]]+\.py)\]\([^)]+\)(.*(?:\n  .*)*)", re.MULTILINE)
-    for path, text in items.findall(GUARANTEES.read_text()):
-        tree = ast.parse((ROOT / path).read_text())
-        defined = {
-            node.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        }
-        tests = set(re.findall(r"`(\w+)`", text))
-        assert tests, f"name the tests of {path}"
-        assert tests <= defined, f"{path} has no {sorted(tests - defined)}"
-        named += len(tests)
+    for heading, section in promises():
+        in_gate = 0
+        for path, text in items.findall(section):
+            defined = tiers(ROOT / path)
+            tests = set(re.findall(r"`(\w+)`", text))
+            assert tests, f"name the tests of {path}"
+            assert tests <= defined.keys(), f"{path} has no {sorted(tests - defined.keys())}"
+            in_gate += sum(not defined[test] for test in tests)
+            named += len(tests)
+        assert in_gate, f"only the night shows: {heading}"
     assert named > 50
+
+
+def promises() -> list[tuple[str, str]]:
+    """The heading of each promise, and what is written below it."""
+    _, *sections = re.split(r"^## (?=\d)", GUARANTEES.read_text(), flags=re.MULTILINE)
+    return [(heading, text) for heading, _, text in (section.partition("\n") for section in sections)]
+
+
+def tiers(path: Path) -> dict[str, bool]:
+    """The names of what a module defines, and whether only the night runs it."""
+    return {
+        node.name: any("mark.nightly" in ast.unparse(each) for each in node.decorator_list)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
+
+
+def test_the_gate_switches_off_a_protection_of_each_promise() -> None:
+    for heading, section in promises():
+        listed = re.findall(r"^- mutations: (.+)$", section, flags=re.MULTILINE)
+        rules = {code(rule) for line in listed for rule in line.split(", ")}
+        assert not rules or rules & IN_GATE, heading
 
 
 def test_every_mutation_is_named_by_a_promise() -> None:

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_five_parts_of_the_site_do_their_work() -> None:
     played = subprocess.run(
         [sys.executable, "-m", "examples.site_demo"], cwd=ROOT, capture_output=True, text=True, check=False

@@ -232,7 +232,7 @@ async def test_each_client_sends_only_so_fast(file: Path, haproxy: HaproxyOption
         assert (await place.post(quick))[0] == 200, "the others are not held up"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_who_keeps_sending_too_fast_is_served_as_fast_as_it_may(
     file: Path, haproxy: HaproxyOptions | None
 ) -> None:

@@ -190,7 +190,7 @@ def request(method: str, raw_id: str, query: dict[str, str], headers: dict[str, 
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SERVERS)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(post=posts())

@@ -214,13 +214,13 @@ def test_every_example_renders_to_valid_manifests(program: str, example: Path) -
     valid(manifests(example, program))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_helm_3_and_4_make_the_same() -> None:
     for example in EXAMPLES:
         assert manifests(example, "helm") == manifests(example, "helm3")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_single_value_changed_is_valid(name: str) -> None:
     for value in CHANGES[name]:

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.rolling import SETTLE_S, Clients, Release, released
 
 TTL_S = 5.0
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
 
 
 async def under_traffic(release: Release, disturb: Callable[[Clients], Awaitable[None]]) -> Clients:

@@ -129,7 +129,7 @@ def test_the_image_runs_a_node_as_nobody_in_particular_instead_of_what_the_base_
     assert "/healthz" in config["Healthcheck"]["Test"][-1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_python_of_the_base_runs_in_an_environment_of_its_own(project: Path, build: Any) -> None:
     image = build()
     assert image.ours["opt/holdfast/bin/python"].linkname == "/usr/bin/python3.11"
@@ -203,7 +203,7 @@ def test_a_link_to_a_folder_of_the_image_is_a_link_there_too(project: Path, buil
     assert "app/releases/v1/one.txt" in image.ours
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_project_has_the_same_digest_elsewhere(
     project: Path, build: Any, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +226,7 @@ def test_the_same_project_has_the_same_digest_elsewhere(
     assert second.index == first.index  # the bills are the same too
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_digest_is_the_same_wherever_the_base_lies(
     project: Path, build: Any, base: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -239,7 +239,7 @@ def test_the_digest_is_the_same_wherever_the_base_lies(
         assert base.removeprefix("oci:").encode() not in path.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_change_of_the_app_changes_its_layer_only(project: Path, build: Any) -> None:
     before = build()
     (project / "doors.py").write_text(APP + "# changed\n")
@@ -248,7 +248,7 @@ def test_a_change_of_the_app_changes_its_layer_only(project: Path, build: Any) -
     assert before.manifest["layers"][-1] != after.manifest["layers"][-1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_packages_are_those_of_the_target_and_not_of_this_machine(project: Path, build: Any) -> None:
     image = build("--platform", "linux/arm64", architecture="arm64")
     assert f"{SITE}/onarm.py" in image.ours  # needed where platform_machine is aarch64
@@ -258,7 +258,7 @@ def test_packages_are_those_of_the_target_and_not_of_this_machine(project: Path,
     assert image.content(f"{SITE}/native/_core.so")[18] == 62
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_wheel_needs_no_newer_c_library_than_the_base_has(
     project: Path, build: Any, bases: BaseFolder
 ) -> None:
@@ -278,7 +278,7 @@ def test_a_shared_object_for_another_machine_is_refused_by_name(
     assert "wrong 1.0: wrong/_core.so isn't for linux/amd64" in build(code=2).err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_image_for_two_platforms_is_an_index_of_both(project: Path, build: Any) -> None:
     both = build("--platform", "linux/amd64", "--platform", "linux/arm64", architecture="arm64")
     assert [each["platform"]["architecture"] for each in both.read(both.digest)["manifests"]] == [
@@ -300,7 +300,7 @@ def test_a_base_is_read_for_its_python(project: Path, build: Any, bases: BaseFol
     assert "has no image for linux/amd64; it has linux/arm/v7" in build("--base", arm, code=2).err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_byte_code_is_only_for_the_python_that_reads_it(project: Path, build: Any, bases: BaseFolder) -> None:
     assert "app/__pycache__/doors.cpython-311.pyc" in build().ours
     other = bases.top(bases.image([debian(minor=13)], AMD64))
@@ -310,7 +310,7 @@ def test_byte_code_is_only_for_the_python_that_reads_it(project: Path, build: An
     assert "opt/holdfast/lib/python3.13/site-packages/plain.py" in image.ours
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nested_indexes_variants_and_what_attests_are_understood(
     project: Path, build: Any, bases: BaseFolder
 ) -> None:
@@ -363,7 +363,7 @@ def test_an_archive_holds_the_same_image_and_nothing_that_podman_would_not_load(
     assert len(held) == len(image.manifest["layers"]) + 2  # the config and the manifest
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_archive_stays_whole_where_a_later_one_can_not_be_written(
     project: Path, holdfast: Holdfast, base: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -410,7 +410,7 @@ def test_what_has_no_wheel_is_refused_by_name(project: Path, build: Any) -> None
     assert "lib" in build(code=2).err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_only_what_builds_keep_is_deleted_from_the_folder_of_the_cache(project: Path, build: Any) -> None:
     long_ago = time.time() - 90 * 24 * 3600
     (project / "data/old").mkdir(parents=True)
@@ -426,7 +426,7 @@ def test_only_what_builds_keep_is_deleted_from_the_folder_of_the_cache(project: 
     assert not unused.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_images_of_earlier_builds_stay_out_of_later_ones(
     project: Path, build: Any, holdfast: Holdfast, base: str
 ) -> None:

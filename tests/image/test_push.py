@@ -75,7 +75,7 @@ def test_a_push_that_fails_says_why_in_one_line(push: Any, monkeypatch: pytest.M
     assert "Traceback" not in refused + unreachable
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_change_of_code_pushes_less_than_100_kb(
     server: DockerRegistryServer, push: Any, place: Path
 ) -> None:
@@ -89,7 +89,7 @@ def test_a_change_of_code_pushes_less_than_100_kb(
     assert changed["pushed"]["bytes"] < 100_000
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_base_of_the_same_registry_is_not_sent(
     server: DockerRegistryServer, push: Any, bases: BaseFolder
 ) -> None:
@@ -103,7 +103,7 @@ def test_a_base_of_the_same_registry_is_not_sent(
     assert told["platforms"][0]["platform"]["architecture"] == "arm64"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_platforms_and_what_refers_to_them_are_found_by_the_fallback_tag(
     server: DockerRegistryServer, push: Any
 ) -> None:
@@ -125,7 +125,7 @@ def test_platforms_and_what_refers_to_them_are_found_by_the_fallback_tag(
     assert len(refers["manifests"]) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_registry_that_keeps_what_refers_to_an_image_gets_no_fallback_tag(push: Any) -> None:
     async def pushed() -> StrictRegistry:
         async with StrictRegistry() as strict:
@@ -136,7 +136,7 @@ def test_a_registry_that_keeps_what_refers_to_an_image_gets_no_fallback_tag(push
     assert {reference for _, reference in strict.manifests if not reference.startswith("sha256:")} == {"1"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_interrupted_push_goes_on_without_sending_all_again(
     server: DockerRegistryServer, push: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,7 +133,7 @@ async def test_a_large_blob_goes_in_parts(
         assert await registry.has_blob("team/app", descriptor.digest)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_an_upload_goes_on_in_another_process_after_the_parts_that_were_answered(
     server: DockerRegistryServer, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +157,7 @@ async def test_an_upload_goes_on_in_another_process_after_the_parts_that_were_an
         assert await registry.has_blob("team/app", descriptor.digest)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_an_upload_that_the_registry_has_given_up_begins_again(
     server: DockerRegistryServer, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,7 +311,7 @@ async def test_an_identity_token_is_exchanged(blobs: Blobs, home: Path) -> None:
         assert ("team/app", descriptor.digest) in strict.blobs
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_several_blobs_at_once_go_to_a_registry_that_asks_for_a_password(
     guarded: DockerRegistryServer, blobs: Blobs, home: Path
 ) -> None:

@@ -79,11 +79,8 @@ def image_of_containerfile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return layout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "how",
-    ["image", pytest.param("image_of_containerfile", marks=(pytest.mark.soak, pytest.mark.timeout(900)))],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", ["image", "image_of_containerfile"])
 def test_the_image_handles_a_stream_as_a_user_without_rights(
     request: pytest.FixtureRequest, tmp_path: Path, how: str
 ) -> None:
@@ -110,7 +107,7 @@ def test_the_image_handles_a_stream_as_a_user_without_rights(
         container.run(*image_config.LIVE, **service)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_skopeo_reads_and_copies_a_built_image(image: Path, tmp_path: Path) -> None:
     told = subprocess.check_output([programs.find("skopeo"), "inspect", f"oci:{image}:1"])
     assert json.loads(told)["Labels"]["holdfast.app"] == "cameras:app"

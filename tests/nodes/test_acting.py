@@ -94,7 +94,7 @@ async def services(
         }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_busy_node_has_four_connections_to_postgresql_at_most(
     make_cluster: MakeCluster, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +130,8 @@ async def test_a_busy_node_has_four_connections_to_postgresql_at_most(
         await site.cluster.close()
 
 
-@pytest.mark.soak
+@pytest.mark.nightly
+@pytest.mark.timeout(0)  # CHAOS_MINUTES
 async def test_no_effect_or_timer_is_lost_in_minutes_of_deaths(
     services: dict[str, Any], make_cluster: MakeCluster, receiver: Receiver
 ) -> None:

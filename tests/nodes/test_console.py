@@ -78,7 +78,7 @@ async def test_streams_of_a_killed_node_are_seen_to_move_within_two_seconds(
     await cluster.check(alive=[alive])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_stream_goes_on_at_the_node_that_was_chosen_on_its_page(
     chromium: Browser, make_cluster: MakeCluster
 ) -> None:

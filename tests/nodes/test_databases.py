@@ -19,7 +19,7 @@ async def complaint(node: Process, text: str) -> dict[str, str]:
     return said()[0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_database_locked_by_another_program_is_waited_for(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     await cluster.start("a")
@@ -36,7 +36,7 @@ async def test_a_database_locked_by_another_program_is_waited_for(make_cluster: 
     await cluster.check(alive=["a"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_full_disk_is_waited_for(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     await cluster.start("a")

@@ -46,7 +46,7 @@ async def make_doors(tmp_path: Path, kept_postgresql: PostgresqlServer) -> Async
         await doors.__aexit__()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_what_is_killed_and_cut_loses_nothing(make_doors: MakeDoors) -> None:
     """A node, the broker, the database, the terminals, and a line."""
     doors = await make_doors("postgresql", terminals=TERMINALS, calm=True)
@@ -187,7 +187,8 @@ class Chaos:
         await self.doors.fill_disk(full=False)
 
 
-@pytest.mark.soak
+@pytest.mark.nightly
+@pytest.mark.timeout(0)  # CHAOS_MINUTES
 @pytest.mark.parametrize(
     "database, version, shards", [("postgresql", "5", 4), ("postgresql", "3.1.1", 4), ("sqlite", "5", 1)]
 )

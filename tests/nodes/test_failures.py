@@ -62,7 +62,7 @@ async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(make_
     assert await a.metric("holdfast_memberships_total") == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_node_stopped_inside_a_transaction_is_killed_and_replaced(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(ttl_s=TTL_S)
     await cluster.start("a", "b")

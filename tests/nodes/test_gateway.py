@@ -80,7 +80,7 @@ async def test_a_drained_node_is_no_error_to_clients(
     assert all(camera.stall_s < STALL_S for camera in cameras.all)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_an_owner_paused_past_its_membership_is_no_error_to_clients(
     make_cluster: MakeCluster, session: aiohttp.ClientSession
 ) -> None:
@@ -100,7 +100,7 @@ async def test_an_owner_paused_past_its_membership_is_no_error_to_clients(
     cameras.check()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "data_plane", ["python", pytest.param("haproxy", marks=pytest.mark.skipif(find() is None, reason="none"))]
 )

@@ -73,7 +73,7 @@ async def test_others_find_the_owner_of_a_stream_and_are_respected(
         await asyncio.to_thread(other.close)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("data_plane", ["python", "haproxy"])
 async def test_workers_of_another_program_run_beside_nodes(
     make_cluster: MakeCluster, session: aiohttp.ClientSession, url: str, data_plane: str
@@ -142,7 +142,7 @@ def steal(other: KazooClient, claim: str, path: str) -> None:
     assert all(not isinstance(result, Exception) for result in transaction.commit())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_zookeeper_may_go_away_and_known_streams_flow_on(
     make_cluster: MakeCluster, session: aiohttp.ClientSession, zookeeper_server: ZooKeeperServer, url: str
 ) -> None:
@@ -161,7 +161,7 @@ async def test_zookeeper_may_go_away_and_known_streams_flow_on(
     cameras.check()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_gateway_that_is_cut_off_goes_by_the_word_of_nodes(
     make_cluster: MakeCluster, session: aiohttp.ClientSession, zookeeper_server: ZooKeeperServer, url: str
 ) -> None:
@@ -194,7 +194,7 @@ async def test_a_gateway_that_is_cut_off_goes_by_the_word_of_nodes(
         fresh.check()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_servers_of_zookeeper_die_one_then_all_and_come_back(
     make_cluster: MakeCluster,
     session: aiohttp.ClientSession,

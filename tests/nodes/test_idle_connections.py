@@ -33,7 +33,7 @@ HELD_S = 3.0
 """Several renewals."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_node_without_a_file_descriptor_left_lives_on(tmp_path: Path) -> None:
     (tmp_path / "quiet_app.py").write_text(APP)
     port = free_port()

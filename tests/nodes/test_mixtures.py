@@ -21,26 +21,19 @@ SERVERS: dict[str, Callable[[], RedisServer | ZooKeeperServer]] = {
 MIXTURES = [
     ("sqlite", "sqlite", "redis"),
     ("sqlite", "redis", "sqlite"),
-    ("sqs", "sqlite", "sqlite"),
-    ("sqs", "zookeeper", "redis"),
-]
-"""Queue, coordinator and state store, so that each two meet; SQLite alone, SQS with Redis and SQLite with
-ZooKeeper have tests of their own."""
-
-MORE = [
     ("sqlite", "zookeeper", "redis"),
+    ("sqs", "sqlite", "sqlite"),
     ("sqs", "sqlite", "redis"),
     ("sqs", "redis", "sqlite"),
     ("sqs", "zookeeper", "sqlite"),
+    ("sqs", "zookeeper", "redis"),
 ]
-"""All three together that haven't met yet."""
+"""Queue, coordinator and state store. SQLite alone, SQS with Redis and SQLite with ZooKeeper have tests of
+their own."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "queue, coordinator, state",
-    [*MIXTURES, *(pytest.param(*mixture, marks=pytest.mark.soak) for mixture in MORE)],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("queue, coordinator, state", MIXTURES)
 async def test_with_any_mixture_of_services_a_killed_node_is_replaced(
     queue: str, coordinator: str, state: str, make_queue: MakeQueue, make_cluster: MakeCluster
 ) -> None:

@@ -70,7 +70,7 @@ async def test_a_model_is_loaded_once_however_many_streams_ask(make_cluster: Mak
     await cluster.check(alive=["b"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_gateway_tells_who_has_which_models(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(app="seeing")
     a = await started(cluster, "a")

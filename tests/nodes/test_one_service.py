@@ -44,7 +44,7 @@ async def test_a_killed_node_is_replaced_and_what_it_held_goes_on_at_once(
     await cluster.check(alive=["a", "c"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("hurt", [die_and_come_back, pause])
 async def test_streams_go_on_where_they_were_when_their_service_was_away(
     keeping: Keeping,

@@ -64,7 +64,7 @@ async def told_of_standbys(cluster: Cluster) -> list[str]:
     return [risk.text for _, risk in await cluster.services.risks() if "fail-over" in risk.text]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_what_was_acknowledged_is_there_when_a_synchronous_replica_takes_over(
     make_cluster: MakeCluster,
 ) -> None:
@@ -86,7 +86,7 @@ async def test_what_was_acknowledged_is_there_when_a_synchronous_replica_takes_o
         await cluster.close()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_what_an_asynchronous_replica_had_not_heard_is_done_again_and_the_loss_is_named(
     make_cluster: MakeCluster,
 ) -> None:
@@ -129,7 +129,7 @@ async def test_what_an_asynchronous_replica_had_not_heard_is_done_again_and_the_
         await cluster.close()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_nothing_is_lost_when_the_disk_of_the_log_is_full(make_cluster: MakeCluster) -> None:
     """The server ends by itself, as it can't write its log (WAL); and starts again once there is room."""
     async with PostgresqlServer(fsync=True) as server:

@@ -116,7 +116,7 @@ def test_each_alert_has_its_fault_here() -> None:
     assert sorted(names) == sorted(alert.name for alert in ALERTS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_alerts_of_nodes_fire_on_real_faults(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(ttl_s=60.0)
     await cluster.start("a", "b")
@@ -163,7 +163,7 @@ async def test_alerts_of_nodes_fire_on_real_faults(make_cluster: MakeCluster) ->
         await watch.until_fired("FailoverSlow")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_alerts_of_work_fire_on_real_faults(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(module="alerts_app", app="working", task_slots=1, custody_limit=100)
     await cluster.start("a")
@@ -180,7 +180,7 @@ async def test_alerts_of_work_fire_on_real_faults(make_cluster: MakeCluster) -> 
         await watch.until_fired(*OF_WORK)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_alerts_of_redis_fire_on_real_faults(make_cluster: MakeCluster) -> None:
     async with RedisServer() as keeping, RedisServer() as carrying:
         urls = {"url": carrying.url, "state_url": keeping.url}
@@ -201,7 +201,7 @@ async def test_alerts_of_redis_fire_on_real_faults(make_cluster: MakeCluster) ->
             await watch.until_fired("QueueUnknown", "NodeCutOff")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_alerts_of_databases_fire_on_real_faults(
     make_cluster: MakeCluster, postgresql_server: PostgresqlServer
 ) -> None:

@@ -30,7 +30,7 @@ async def watched() -> AsyncIterator[RedisSentinel]:
         yield sentinel
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_fail_over_loses_nothing_that_all_replicas_have(
     watched: RedisSentinel, make_cluster: MakeCluster
 ) -> None:
@@ -56,7 +56,7 @@ async def shards() -> AsyncIterator[RedisCluster]:
         yield redis
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_the_replica_of_a_killed_shard_goes_on_with_its_queue(
     shards: RedisCluster, make_cluster: MakeCluster
 ) -> None:
@@ -79,7 +79,7 @@ async def test_the_replica_of_a_killed_shard_goes_on_with_its_queue(
     await cluster.check(alive=["a", "b"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_node_goes_on_when_redis_was_flushed_and_tells_what_is_gone(
     keeping: RedisServer, make_cluster: MakeCluster
 ) -> None:

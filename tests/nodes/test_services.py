@@ -19,10 +19,10 @@ FOREVER_S = 60.0
 OUTAGE_S = 2 * TTL_S
 REISSUED = "holdfast_reissued_total"
 
-STANDARD = pytest.param(False, id="standard")  # the tests part the two kinds, soak has each with both
+STANDARD = pytest.param(False, id="standard")  # the tests part the two kinds, the night has each with both
 FIFO = pytest.param(True, id="fifo")
-STANDARD_IN_SOAK = pytest.param(False, id="standard", marks=pytest.mark.soak)
-FIFO_IN_SOAK = pytest.param(True, id="fifo", marks=pytest.mark.soak)
+STANDARD_AT_NIGHT = pytest.param(False, id="standard", marks=pytest.mark.nightly)
+FIFO_AT_NIGHT = pytest.param(True, id="fifo", marks=pytest.mark.nightly)
 
 OnServices = Callable[..., Awaitable[Cluster]]
 
@@ -67,7 +67,7 @@ def all_went_on(cluster: Cluster, since: float) -> Callable[[], bool]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fifo", [STANDARD, FIFO_IN_SOAK])
+@pytest.mark.parametrize("fifo", [STANDARD, FIFO_AT_NIGHT])
 async def test_a_killed_node_is_replaced_on_evidence(on_services: OnServices, fifo: bool) -> None:
     """What other nodes had forwarded goes on at once; what the dead node alone held, when it shows again."""
     cluster = await on_services(fifo=fifo, ttl_s=FOREVER_S, visibility_s=6.0)
@@ -82,8 +82,8 @@ async def test_a_killed_node_is_replaced_on_evidence(on_services: OnServices, fi
     await cluster.check(alive=["a", "c"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fifo", [STANDARD_IN_SOAK, FIFO])
+@pytest.mark.nightly
+@pytest.mark.parametrize("fifo", [STANDARD_AT_NIGHT, FIFO])
 async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(
     on_services: OnServices, fifo: bool
 ) -> None:
@@ -103,8 +103,8 @@ async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(
     assert await a.metric("holdfast_fenced_total") >= 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fifo", [STANDARD, FIFO_IN_SOAK])
+@pytest.mark.nightly
+@pytest.mark.parametrize("fifo", [STANDARD, FIFO_AT_NIGHT])
 async def test_a_drained_node_hands_over_without_a_gap(on_services: OnServices, fifo: bool) -> None:
     cluster = await on_services(fifo=fifo, ttl_s=FOREVER_S)
     await cluster.start("a", "b")
@@ -143,8 +143,8 @@ async def pause(server: Server) -> None:
     server.resume()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("hurt", [pytest.param(forget, marks=pytest.mark.soak), die_and_come_empty, pause])
+@pytest.mark.nightly
+@pytest.mark.parametrize("hurt", [pytest.param(forget, marks=pytest.mark.nightly), die_and_come_empty, pause])
 async def test_whatever_becomes_of_the_coordinator_no_order_breaks(
     on_services: OnServices, coordinating: RedisServer, hurt: Callable[[RedisServer], Awaitable[None]]
 ) -> None:
@@ -165,7 +165,7 @@ async def die_and_come_back(server: Server) -> None:
     await server.restart()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("hurt", [die_and_come_back, pause])
 async def test_a_state_store_that_was_away_goes_on_where_it_was(
     on_services: OnServices, keeping: RedisServer, hurt: Callable[[RedisServer], Awaitable[None]]
@@ -181,7 +181,7 @@ async def test_a_state_store_that_was_away_goes_on_where_it_was(
     await cluster.check(alive=["a", "b"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_what_is_held_for_longer_than_the_queue_allows_is_sent_again(
     on_services: OnServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,7 +70,7 @@ SURVIVED = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_what_a_slot_survives_is_told_in_the_letter(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(slots=2)
     await cluster.start("a")
@@ -84,7 +84,7 @@ async def test_what_a_slot_survives_is_told_in_the_letter(make_cluster: MakeClus
         assert cluster.bodies(WILD)[-1]["slot"] == wild
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_slot_killed_from_outside_costs_no_message(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(slots=2)
     await cluster.start("a")

@@ -93,7 +93,8 @@ class Chaos:
         self.set_aside.add((key, await self.cluster.send(key, deed)))
 
 
-@pytest.mark.soak
+@pytest.mark.nightly
+@pytest.mark.timeout(0)  # CHAOS_MINUTES
 async def test_streams_survive_random_faults_of_nodes(make_cluster: MakeCluster) -> None:
     random = Random(SEED)
     cluster = make_cluster(ttl_s=TTL_S, slots=2)

@@ -77,7 +77,7 @@ async def destination() -> AsyncIterator[tuple[str, list[str]]]:
         yield f"{url}/", came
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_trace_leads_to_the_answer_of_a_device_and_to_the_delivery_of_a_report(
     destination: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,7 +124,7 @@ async def test_a_trace_leads_from_a_producer_on_sqs_over_a_killed_owner_to_a_web
     assert hook[0]["traceparent"] == f"00-{TRACE}-{delivery.span_id}-01"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_the_spans_of_user_code_and_of_tasks_join_and_lines_of_the_log_name_the_trace(
     collector: Collector, hook: list[dict[str, Any]], spawn: Spawn, tmp_path: Path
 ) -> None:
@@ -140,7 +140,7 @@ async def test_the_spans_of_user_code_and_of_tasks_join_and_lines_of_the_log_nam
     assert line["trace_id"] == TRACE
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_slot_that_is_killed_leaves_a_span_that_failed(
     collector: Collector, hook: list[dict[str, Any]], spawn: Spawn, tmp_path: Path
 ) -> None:
@@ -155,7 +155,7 @@ async def test_a_slot_that_is_killed_leaves_a_span_that_failed(
     assert {first.parent_id, second.parent_id} == {PRODUCER}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("dead", ["refuses", "silent"])
 async def test_a_dead_collector_delays_no_message_and_no_drain(
     dead: str, hook: list[dict[str, Any]], spawn: Spawn, tmp_path: Path

@@ -294,7 +294,7 @@ async def test_a_pilot_goes_on_where_it_was(pilot: Pilot, hooks: Hooks, target: 
     await finish(pilot, target, hooks, waits, ended)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_transfer_that_was_killed_is_made_again(pilot: Pilot, hooks: Hooks, target: str) -> None:
     source = f"sqlite:///{pilot.place}/pilot.db"
     waits, ended = await work(pilot, source, hooks)
@@ -310,7 +310,7 @@ async def test_a_transfer_that_was_killed_is_made_again(pilot: Pilot, hooks: Hoo
     await finish(pilot, target, hooks, waits, ended)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_what_is_transferred_there_and_back_still_finishes(
     pilot: Pilot, hooks: Hooks, target: str
 ) -> None:
@@ -340,7 +340,7 @@ async def test_a_cluster_that_runs_is_refused(pilot: Pilot, redis_server: RedisS
         assert await services.state().checkpoints() == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_numbers_of_a_queue_are_kept_where_queues_number(
     pilot: Pilot, redis_server: RedisServer, postgresql_server: PostgresqlServer
 ) -> None:

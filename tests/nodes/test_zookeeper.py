@@ -34,7 +34,7 @@ def caught_up(cluster: Cluster) -> Callable[[], bool]:
     return lambda: all(len(cluster.results[key]) >= goal for key, goal in goals.items())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_killed_node_is_replaced_on_evidence(make_cluster: MakeCluster, url: str) -> None:
     cluster = make_cluster(coordinator_url=url, ttl_s=FOREVER_S)
     await cluster.start("a", "b", "c")
@@ -47,7 +47,7 @@ async def test_a_killed_node_is_replaced_on_evidence(make_cluster: MakeCluster, 
     await cluster.check(alive=["a", "c"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(
     make_cluster: MakeCluster, url: str
 ) -> None:
@@ -67,12 +67,12 @@ async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(
     assert await a.metric("holdfast_fenced_total") >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_drained_node_hands_over_without_a_gap(make_cluster: MakeCluster, url: str) -> None:
     await drained_without_a_gap(make_cluster(coordinator_url=url, ttl_s=FOREVER_S, visibility_s=50.0))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_the_loss_of_the_leader_is_not_noticed(
     make_cluster: MakeCluster, zookeeper_ensemble: ZooKeeperEnsemble, tmp_path: Path
 ) -> None:
@@ -88,7 +88,7 @@ async def test_the_loss_of_the_leader_is_not_noticed(
     assert [len(cluster.nodes[name].said("joined")) for name in "ab"] == [1, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_server_that_forgot_everything_is_joined_anew(
     make_cluster: MakeCluster, zookeeper_server: ZooKeeperServer, url: str
 ) -> None:

@@ -598,7 +598,7 @@ def test_times_from_tables_are_those_of_the_calendar(tmp_path: Path, zone: str, 
         assert line == f"{expected},{utc:%a %j}"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_three_thousand_columns_are_written(tmp_path: Path) -> None:
     wide = pa.table({f"c{at}": [at, None] for at in range(3000)})
     pq.write_table(wide, tmp_path / "wide.parquet")

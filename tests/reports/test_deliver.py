@@ -216,7 +216,7 @@ async def test_a_connection_may_break_at_any_step(after: bool) -> None:
             whole(desk)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_delivery_survives_two_crashes_at_any_step() -> None:
     for first in range(2, 18):
         for second in range(1, 8):

@@ -129,7 +129,7 @@ def stands(server: FtpServer | SftpServer) -> None:
     assert there == {"daily.csv": BODY, "daily.csv.ok": b""}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small_steps")
 async def test_a_connection_cut_at_every_tenth_is_made_up_for(
     place: Place, server: FtpServer | SftpServer
@@ -145,7 +145,7 @@ async def test_a_connection_cut_at_every_tenth_is_made_up_for(
     assert gone_on > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_connection_to_s3_cut_at_every_tenth_is_made_up_for(moto_server: MotoServer) -> None:
     bucket = f"b-{uuid4().hex}"
     with contextlib.closing(s3_of(moto_server)) as s3:
@@ -214,7 +214,7 @@ class Attempts:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("ends", ["at its next note", "cancelled", "by a cut connection"])
 @pytest.mark.usefixtures("small_steps")
 async def test_in_place_an_attempt_that_lapsed_leaves_what_its_successor_delivered(
@@ -286,7 +286,7 @@ SOME_STEPS = {("ftp", 1), ("ftp", 4), ("ftp", 14), ("ftp", 31), ("ftp", STEPS), 
 @pytest.mark.parametrize(
     "server, kill_at",
     [
-        pytest.param(server, at, marks=() if (server, at) in SOME_STEPS else pytest.mark.soak)
+        pytest.param(server, at, marks=() if (server, at) in SOME_STEPS else pytest.mark.nightly)
         for server in ("ftp", "sftp")
         for at in range(1, STEPS + 1)
     ],
@@ -406,7 +406,7 @@ async def test_parts_of_an_upload_to_s3_are_gone_on_with(
 # --- servers that take it slowly
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_slow_server_gets_the_whole_file(place: Place, server: FtpServer | SftpServer) -> None:
     place.proxies[-1].rate = 4 * len(BODY)
     done = await deliver_file(PARCEL, chunks, place.connect, SystemClock())

@@ -41,7 +41,7 @@ def test_the_size_is_told_within_a_quarter(source: str, form: Any) -> None:
     assert len(outlook.lines) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_also_where_nobody_knows_how_many_rows_there_are(source: str, tmp_path: Path) -> None:
     half = Table(sources=(source,), filter=(Condition(column="price", op="<", value=0.5),))
     (text,) = made(ordered(source))

@@ -189,7 +189,7 @@ async def test_the_api_lists_files_in_parts(reader: Browser) -> None:
     assert (failed["trace"], failed["error"]) == ("t000", "the disk is full")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_the_page_has_no_serious_fault_of_accessibility(
     chromium: Chromium, console: Console, scheme: Literal["light", "dark"]

@@ -249,7 +249,7 @@ def large(path: Path, rows: int) -> str:
     return str(path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 @pytest.mark.parametrize("form", ["none", "xlsx"])
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path, form: str) -> None:
@@ -266,7 +266,7 @@ def ftp_server() -> Iterator[FtpServer]:
     asyncio.run(server.stop())
 
 
-@pytest.mark.soak
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", ["none", "gzip", "xlsx"])
 def test_memory_is_flat_at_any_size(tmp_path: Path, form: str, ftp_server: FtpServer) -> None:
     def peak_of(rows: int) -> tuple[int, int]:

@@ -171,7 +171,7 @@ def test_a_lone_surrogate_is_no_text(tmp_path: Path) -> None:
     assert [row[0] for row in values(sheet_of(source, unfit="drop"))[1:]] == ["", "ok"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_three_thousand_columns_are_written(tmp_path: Path) -> None:
     source = stored(tmp_path, {f"c{at}": [at, -at] for at in range(3000)})
     header, numbers, opposites = values(sheet_of(source))
@@ -466,7 +466,7 @@ def test_columns_have_the_letters_of_excel() -> None:
     assert [letters(at) for at in (0, 25, 26, 701, 702, 16_383)] == ["A", "Z", "AA", "ZZ", "AAA", "XFD"]
 
 
-@pytest.mark.soak
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("soffice") is None, reason="LibreOffice isn't installed")
 def test_libreoffice_reads_every_type_as_it_was_written(tmp_path: Path) -> None:
     table = EVERY_TYPE.drop_columns(["null"])

@@ -13,7 +13,7 @@ from coverage.exceptions import NoDataError
 from tests.rules.modules import FOLDERS, MODULES, ROOT, SOURCE, TESTS, own_tests
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_tests_of_each_rules_module_cover_its_branches(tmp_path: Path) -> None:
     data = tmp_path / "coverage"
     own = [test for path in MODULES.values() for test in own_tests(path) if test.exists()]

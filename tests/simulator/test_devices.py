@@ -7,10 +7,11 @@ import pytest
 from simulator import devices
 from simulator.mutations import RULES
 from simulator.runner import simulate
+from tests.simulator.protections import by_tier
 
 SEEDS_A_TEST = 20
 SEEDS_QUICK = 40
-"""Seeds that `make test` runs; the rest are for the soak, which has fresh ones too."""
+"""Seeds of the gate; the rest run at night, as fresh ones do."""
 
 LIKELY = {
     "device-arrival": 5, "device-burst": 340, "device-cancel": 1, "device-clock": 123,
@@ -31,7 +32,7 @@ HEAL_LIMIT_S = 400.0
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param(first, marks=() if first < SEEDS_QUICK else pytest.mark.soak)
+        pytest.param(first, marks=() if first < SEEDS_QUICK else pytest.mark.nightly)
         for first in range(0, 100, SEEDS_A_TEST)
     ],
 )
@@ -46,8 +47,7 @@ def test_a_seed_replays_the_same_run() -> None:
         assert simulate(seed, kind="devices") == simulate(seed, kind="devices")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", [rule for rule, mutation in RULES.items() if mutation.world == "devices"])
+@pytest.mark.parametrize("rule", by_tier({"devices"}))
 def test_a_seed_of_devices_fails_where_a_protection_is_missing(
     rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,10 +16,11 @@ from simulator.faults import Weather
 from simulator.mutations import RULES, broken
 from simulator.runner import WORLDS, SeedOutcome, WorldKind, simulate
 from simulator.scenario import GAP_TIMEOUT_S, RESULTS_MAX, PlannedMessage, Scenario
+from tests.simulator.protections import by_tier
 
 SEEDS_A_TEST = 20
 QUICK = 2
-"""Tests of so many seeds that `make test` runs; the rest are for the soak, which has fresh ones too."""
+"""Tests of this many ranges of seeds are in the gate; the rest run at night, as fresh seeds do."""
 
 LIKELY = {
     "archive-first": 2, "archive-again": 4,
@@ -51,9 +52,6 @@ LIKELY = {
 }  # fmt: skip
 """Seeds that noticed when last searched for, tried first: to search takes long."""
 
-LONG = {"judge-again", "restart-quiet"}
-"""Rules of streams whose seeds take longest to notice. Most of the other worlds' take as long."""
-
 HEAL_LIMIT_S, TASKS_HEAL_LIMIT_S, ACTING_HEAL_LIMIT_S = 60.0, 300.0, 400.0
 """Few seeds need as long, and to wait in vain for the usual limit takes long."""
 
@@ -61,7 +59,7 @@ HEAL_LIMIT_S, TASKS_HEAL_LIMIT_S, ACTING_HEAL_LIMIT_S = 60.0, 300.0, 400.0
 def beginnings(count: int, step: int, quick: int = QUICK) -> list[Any]:
     """The first seeds of tests that take ``step`` seeds each."""
     return [
-        pytest.param(first, marks=() if first < quick * step else pytest.mark.soak)
+        pytest.param(first, marks=() if first < quick * step else pytest.mark.nightly)
         for first in range(0, count, step)
     ]
 
@@ -190,14 +188,7 @@ def test_the_seeds_that_are_kept_are_among_those_that_the_docs_state() -> None:
     assert {rule for rule, seed in LIKELY.items() if seed >= RULES[rule].seeds} == set()
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        pytest.param(rule, marks=pytest.mark.slow if mutation.world != "streams" or rule in LONG else ())
-        for rule, mutation in RULES.items()
-        if mutation.world != "devices"
-    ],
-)
+@pytest.mark.parametrize("rule", by_tier(WORLDS.keys() - {"devices"}))
 def test_a_seed_fails_where_a_protection_is_missing(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     acts = RULES[rule].world in ("acting", "upkeep")  # targets may be away for long
     monkeypatch.setattr(world, "HEAL_LIMIT_S", ACTING_HEAL_LIMIT_S if acts else HEAL_LIMIT_S)

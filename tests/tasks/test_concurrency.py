@@ -492,7 +492,7 @@ def test_lost_answers_of_the_registry_are_survived(fates: list[str]) -> None:
     in_town(story)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(6))
 def test_never_above_the_maximum_in_bad_weather(seed: int) -> None:
     """Nodes with drifting clocks begin tasks whenever they may; some crash, some are cut off for long."""

@@ -41,7 +41,7 @@ async def test_every_task_ends_in_an_outcome_with_its_attempts(make_fleet: MakeF
     assert {len(fleet.outcomes[trace]) for trace in given} == {1}, "none is called a duplicate"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("deed, state, said", ENDS)
 async def test_whatever_a_handler_does_others_go_on(
     make_fleet: MakeFleet, deed: str, state: State, said: str
@@ -60,7 +60,7 @@ async def test_whatever_a_handler_does_others_go_on(
     await fleet.check()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_how_long_tasks_wait_and_run_is_told(make_fleet: MakeFleet) -> None:
     fleet = make_fleet()
     await fleet.start("a")
@@ -108,7 +108,7 @@ async def test_what_follows_runs_though_nodes_are_killed(make_fleet: MakeFleet) 
     await fleet.check()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_node_that_stood_still_too_long_says_nothing(make_fleet: MakeFleet, tmp_path: Path) -> None:
     fleet = make_fleet(ttl_s=3.0)
     await fleet.start("a")
@@ -172,7 +172,7 @@ async def test_an_independent_program_sends_and_reads(make_fleet: MakeFleet) -> 
     assert (words.state, words.value) == (State.SUCCEED, "PLAIN WORDS")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_no_secret_in_an_error_is_kept_or_told(make_fleet: MakeFleet) -> None:
     fleet = make_fleet()
     await fleet.start("a")
@@ -194,7 +194,7 @@ async def test_poison_is_set_aside_with_its_reason(make_fleet: MakeFleet) -> Non
     await poison(fleet)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_large_bodies_and_results_pass_through_real_processes(
     make_fleet: MakeFleet, tmp_path: Path
 ) -> None:

@@ -217,7 +217,7 @@ def free(body: int, job: Job) -> int:
     return body
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_declared_rate_holds_and_delays_no_other_type() -> None:
     with node_for_tests(app) as node:
         ticks = [tick.send(n) for n in range(6)]

@@ -117,7 +117,7 @@ async def test_what_follows_upon_tasks_runs_on_every_service(
     await fleet.check()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_whatever_handlers_do_others_go_on(
     on_services: OnServices, fauxqs_server: FauxqsServer
 ) -> None:
@@ -132,14 +132,14 @@ async def test_whatever_handlers_do_others_go_on(
     await fleet.check()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_tasks_end_in_outcomes_on_another_sqs(on_services: OnServices, moto_server: MotoServer) -> None:
     fleet = await on_services(moto_server)
     await fleet.start("a")
     await ends_as_it_should(fleet)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_killed_node_s_tasks_run_once_they_show_again(
     on_services: OnServices, fauxqs_server: FauxqsServer, tmp_path: Path
 ) -> None:
@@ -157,7 +157,7 @@ async def test_a_killed_node_s_tasks_run_once_they_show_again(
     await fleet.check()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_poison_is_set_aside_with_its_reason(
     on_services: OnServices, fauxqs_server: FauxqsServer
 ) -> None:
@@ -193,8 +193,8 @@ async def endure(fleet: Fleet, hurt: Callable[[], Awaitable[None]]) -> None:
     await fleet.check()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("hurt", [die_and_come_back, pytest.param(pause, marks=pytest.mark.soak)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("hurt", [die_and_come_back, pytest.param(pause, marks=pytest.mark.nightly)])
 async def test_whatever_becomes_of_redis_no_task_is_lost(
     on_services: OnServices,
     fauxqs_server: FauxqsServer,
@@ -204,7 +204,7 @@ async def test_whatever_becomes_of_redis_no_task_is_lost(
     await endure(await on_services(fauxqs_server), lambda: hurt(keeping))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_queue_that_was_away_loses_no_task(
     on_services: OnServices, fauxqs_server: FauxqsServer
 ) -> None:

@@ -744,7 +744,7 @@ async def test_an_app_that_does_not_load_says_why(make: Make, monkeypatch: pytes
     await pool.close()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_thousand_attempts_end_in_time(make: Make) -> None:
     yard = await make(limit=2)
     begun_at = time.monotonic()

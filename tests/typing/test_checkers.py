@@ -64,7 +64,7 @@ def pyright() -> Found:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("checker", [mypy, pyright], ids=["mypy", "pyright"])
 def test_a_type_checker_finds_each_mistake_and_nothing_else(checker: Callable[[], Found]) -> None:
     found = checker()

@@ -13,7 +13,7 @@ from tests.versions import released
 PATIENCE_S = 30.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_node_of_the_last_release_is_called_in_its_version_or_refuses(
     make_cluster: MakeCluster,
 ) -> None:

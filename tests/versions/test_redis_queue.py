@@ -61,7 +61,7 @@ async def queue(server: RedisServer) -> AsyncIterator[RedisQueue]:
     await connection.close()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_the_release_receives_what_has_keys_as_it_was_sent(
     server: RedisServer, queue: RedisQueue
 ) -> None:
@@ -76,7 +76,7 @@ async def test_the_release_receives_what_has_keys_as_it_was_sent(
         assert set(await redis.keys("*")) == {"{holdfast:queue:q}:last", "holdfast:queues"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_the_release_receives_what_was_set_aside_once_nobody_renews_that(
     server: RedisServer, queue: RedisQueue
 ) -> None:
@@ -97,7 +97,7 @@ async def test_the_release_receives_what_was_set_aside_once_nobody_renews_that(
     assert (depth.ready, depth.in_flight, depth.delayed) == (0, 4, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_receipt_of_the_release_counts_for_what_is_set_aside(
     server: RedisServer, queue: RedisQueue
 ) -> None:
@@ -115,7 +115,7 @@ async def test_a_receipt_of_the_release_counts_for_what_is_set_aside(
     assert (depth.ready, depth.in_flight, depth.delayed) == (0, 0, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_the_release_deletes_what_was_put_back(server: RedisServer, queue: RedisQueue) -> None:
     await queue.send([Outgoing(b"x", key="a")])
     [delivery] = await queue.receive(1, 0, LONG_S, "node")
@@ -128,7 +128,7 @@ async def test_the_release_deletes_what_was_put_back(server: RedisServer, queue:
         assert set(await redis.keys("*")) == {"{holdfast:queue:q}:last", "holdfast:queues"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_the_release_sends_dead_letters_with_keys_again(server: RedisServer, queue: RedisQueue) -> None:
     letters = [DeadLetter(name, b"x", "why", {"n": name}, key="a", turn=1) for name in ("l", "m")]
     await queue.bury([*letters, DeadLetter("n", b"y", "why", key="a", turn=1)])

@@ -13,7 +13,7 @@ def test_this_version_runs_beside_the_last_release() -> None:
     assert release(released.version()) == release(OLDEST)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_environment_runs_the_wheel_and_not_the_code_under_test() -> None:
     program = "import holdfast; print(holdfast.__version__, holdfast.__file__)"
     told = subprocess.run([released.python(), "-c", program], capture_output=True, text=True, check=True)

@@ -47,7 +47,7 @@ async def received_by_the_last_release(url: str) -> list[str]:
     return said.decode().split()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_nodes_of_the_last_release_leave_alone_what_is_kept_until_nobody_keeps_it(
     postgresql_server: PostgresqlServer,
 ) -> None:
@@ -68,7 +68,7 @@ async def test_nodes_of_the_last_release_leave_alone_what_is_kept_until_nobody_k
         assert delivery.body == b"sent"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_nodes_of_the_last_release_use_a_file_with_reservations(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'hold.db'}"
     async with Services(Config(url=url)) as services:

@@ -93,7 +93,7 @@ async def site(make_cluster: MakeCluster, receiver: Receiver, services: dict[str
     return Rolled(cluster, receiver, [f"cam-{number}" for number in range(STREAMS)])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_roll_to_this_version_and_back_loses_nothing_and_keeps_order(site: Rolled) -> None:
     roll = Roll(site.cluster)
     await roll.start(released.version(), NODES)
@@ -111,7 +111,8 @@ async def check(site: Rolled, roll: Roll) -> None:
     await site.cluster.check_alive(*roll.alive)
 
 
-@pytest.mark.soak
+@pytest.mark.nightly
+@pytest.mark.timeout(0)  # CHAOS_MINUTES
 async def test_nodes_of_both_versions_that_come_and_go_lose_nothing(site: Rolled) -> None:
     roll = Roll(site.cluster)
     await roll.start(released.version(), NODES + 1)

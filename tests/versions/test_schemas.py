@@ -73,7 +73,7 @@ async def handled(cluster: Cluster) -> None:
         await cluster.until_count(key, cluster.sent[key])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_nodes_of_the_last_release_use_what_was_expanded_and_refuse_what_was_contracted(
     make_cluster: MakeCluster, postgresql: PostgresqlServer | None, migrate: Migrate
 ) -> None:

@@ -108,7 +108,7 @@ def test_a_restored_detector_continues_bit_for_bit_from_every_frame(frames: list
         assert restored.snapshot() == whole.snapshot()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @given(st.lists(arrays.arrays(np.uint8, (45, 80)), min_size=2, max_size=8), st.data())
 def test_any_frames_continue_bit_for_bit(stills: list[Cells], data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(stills) - 1))

@@ -65,7 +65,7 @@ def test_tracks_of_easy_scenes_keep_their_accuracy_and_identities(
     assert found.idf1 >= 0.85
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tracks_of_usual_scenes_keep_their_accuracy_and_identities(
     usual: list[Rendered], detect: Detect
 ) -> None:
@@ -74,7 +74,7 @@ def test_tracks_of_usual_scenes_keep_their_accuracy_and_identities(
     assert found.idf1 >= 0.75
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["SORTTracker", "ByteTrackTracker"])
 def test_no_worse_than_a_tracking_library(
     name: str, usual: list[Rendered], detect: Detect, peer: ModuleType

@@ -73,7 +73,7 @@ def boxes(frame: dict[int, Box]) -> Boxes:
     return np.array(list(frame.values()), float)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @given(FRAMES)
 @pytest.mark.usefixtures("peer")
 def test_scores_agree_with_a_tracking_library(frames: list[tuple[dict[int, Box], dict[int, Box]]]) -> None:

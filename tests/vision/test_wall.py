@@ -184,7 +184,7 @@ async def test_a_frame_that_could_not_be_read_is_read_again(
         assert (await operator.get(seen["picture"])).status == 200
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_a_browser_draws_the_newest_frames_and_leads_to_their_streams(
     chromium: Chromium, console: Console, node: NodeForTests, objects: FileObjects, scheme: Any

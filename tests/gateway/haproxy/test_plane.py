@@ -70,7 +70,7 @@ async def test_an_owner_that_ends_under_load_is_no_error(
     assert load.worst_s < STALL_MAX_S
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_an_owner_that_is_paused_past_its_session_is_no_error(make_setting: MakeSetting) -> None:
     setting = await make_setting("a", "b", ttl_s=3.0, renew_s=0.5)
     async with Load(setting, 12) as load:
@@ -115,7 +115,7 @@ async def test_a_haproxy_that_dies_is_started_anew_while_clients_wait(make_setti
     assert setting.plane.pid != first
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_haproxy_starts_where_the_pages_of_its_errors_were_deleted_as_old(
     make_setting: MakeSetting,
 ) -> None:
@@ -332,7 +332,7 @@ async def test_a_renewed_certificate_is_shown_to_clients_and_a_wrong_one_is_not(
         assert (await setting.send("cam", 0))[0] == 200
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_renewed_certificate_is_tried_until_a_haproxy_has_it(
     make_setting: MakeSetting, tls: Tls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

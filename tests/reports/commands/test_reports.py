@@ -63,7 +63,7 @@ def test_a_file_is_published_without_a_queue(place: Path, holdfast: Holdfast, so
     assert not (place / "holdfast.db").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_recorded_and_forgotten_is_in_the_audit_log(
     place: Path, holdfast: Holdfast, arrange: Any, source: str
 ) -> None:
@@ -80,7 +80,7 @@ def test_what_is_recorded_and_forgotten_is_in_the_audit_log(
     assert all(entry.who.endswith("(command line)") for entry in log)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_published_may_be_recorded(place: Path, holdfast: Holdfast, source: str) -> None:
     arguments = ("--format", "xlsx", "--customer", "acme", "--companion", "ok", "--record", "--json")
     (published,) = holdfast("reports", "publish", source, "./out", *arguments).lines
@@ -332,7 +332,7 @@ def test_a_cancelled_task_cleans_up_at_the_server(
     assert holdfast("reports", "status", "--date", "2024-02-29").code == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_customer_has_so_many_connections_whatever_slots_are_free(
     place: Path, node: Callable[..., Process], ftp_server: FtpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

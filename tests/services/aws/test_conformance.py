@@ -31,7 +31,7 @@ class TestSqsQueueOnFauxqs(SqsConformance):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("server", ["moto"], indirect=True)
 @pytest.mark.parametrize("queue_name", ["standard", "fifo"], indirect=True)
 class TestSqsQueueOnMoto(SqsConformance):

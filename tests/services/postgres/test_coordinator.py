@@ -86,7 +86,7 @@ async def test_a_change_that_is_committed_late_hides_behind_no_other(
     assert after == claim.version
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_renewals_do_not_wait_for_changes(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase
 ) -> None:
@@ -143,7 +143,7 @@ async def telling_server() -> AsyncIterator[PostgresqlServer]:
         yield server
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_membership_of_two_hundred_costs_a_call_to_join_to_renew_and_to_end(
     telling_server: PostgresqlServer, make_database: MakeDatabase
 ) -> None:
@@ -234,7 +234,7 @@ async def test_a_member_that_can_t_be_read_hides_no_other(
 # --- old versions of rows
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_tables_stay_small_while_somebody_holds_a_transaction_open(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

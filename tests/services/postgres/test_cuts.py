@@ -39,7 +39,7 @@ from simulator.servers import PostgresqlServer
 from tests.services.postgres.conftest import MakeDatabase
 from tests.services.postgres.cuts import Cuts, calls_of, wired
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 LONG_S = 60.0
 AGES_S = 1e12

@@ -34,7 +34,7 @@ async def send_until_refused(queue: PostgresQueue, body: bytes) -> tuple[int, Ho
     raise AssertionError
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_what_a_full_disk_refuses_had_no_effect_and_goes_once_there_is_room(
     make_database: MakeDatabase,
 ) -> None:
@@ -66,7 +66,7 @@ async def test_what_a_full_disk_refuses_had_no_effect_and_goes_once_there_is_roo
         await database.close()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_server_that_cannot_write_its_log_loses_nothing_that_was_answered(
     make_database: MakeDatabase,
 ) -> None:

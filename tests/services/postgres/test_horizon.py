@@ -26,7 +26,7 @@ async def test_a_transaction_that_is_open_for_long_is_told_of(
     assert not any("reports" in risk.text for risk in await horizon.check(database))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_slot_that_nobody_reads_is_told_of(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,7 +64,7 @@ async def test_a_table_of_old_versions_is_told_of(
     assert "documents has 100 old versions" in risk.text
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_metrics_are_told_who_holds_the_oldest_snapshot_and_how_many_rows_are_dead(
     make_database: MakeDatabase,
 ) -> None:

@@ -33,7 +33,7 @@ from tests.services.postgres.conftest import MakeDatabase
 
 PATIENCE_S = 30.0
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ class TestOnOneServer(KeyedQueueConformance, QueueConformance, QueueTransferConf
         return make_queue()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 class TestWithoutWhatAPoolerTakesAway(KeyedQueueConformance, QueueConformance):
     """Nothing is prepared or set for a connection, and nobody listens."""
 
@@ -194,7 +194,7 @@ async def test_receives_that_wait_together_are_served_together(
     assert messages.calls == [4]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("body", [b"", bytes(50_000)])
 async def test_no_transaction_takes_more_than_it_has_time_for(make_queue: MakeQueue, body: bytes) -> None:
     queue, count, sent = make_queue(), 500 if not body else 50, list[int]()
@@ -290,7 +290,7 @@ async def one_waits_for_a_lock(url: str) -> None:
             pass
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_processes_that_want_the_same_rows_never_deadlock(
     make_queue: MakeQueue, postgresql_server: PostgresqlServer
 ) -> None:

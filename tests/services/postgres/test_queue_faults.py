@@ -41,7 +41,7 @@ async def test_what_was_sent_or_buried_is_there_after_a_crash_at_once(
         assert (depth.ready, depth.dead) == expected[act]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_nothing_acknowledged_is_lost_while_the_server_is_killed_in_mid_traffic(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase
 ) -> None:

@@ -55,7 +55,7 @@ class TestOnOneServer(StateConformance, StateTransferConformance):
         return state_at(make_database, postgresql_server)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_decides_as_the_ledger_does(kept_postgresql: PostgresqlServer) -> None:
     numbers = itertools.count()
 
@@ -143,7 +143,7 @@ async def found_empty(state: PostgresState) -> None:
 # --- servers that lose what they were told
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_server_that_lost_the_last_openings_accepts_nothing_of_them(
     state: PostgresState, sql: Query
 ) -> None:
@@ -160,7 +160,7 @@ async def test_a_server_that_lost_the_last_openings_accepts_nothing_of_them(
     await state.commit(next_commit(opened, state=b"right"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_streams_share_no_effects_where_the_server_counts_keys_anew(
     state: PostgresState, sql: Query
 ) -> None:
@@ -197,7 +197,7 @@ async def test_epochs_differ_on_servers_whose_clocks_are_behind(state: PostgresS
     assert min(epochs) > ahead
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_reader_goes_on_after_results_were_lost(
     state: PostgresState, postgresql_server: PostgresqlServer
 ) -> None:
@@ -441,7 +441,7 @@ async def test_the_usual_commit_finds_its_row_by_its_place(state: PostgresState,
     await state.commit(next_commit(opened))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_commit_reads_no_old_versions_while_somebody_holds_them(
     state: PostgresState, postgresql_server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -488,7 +488,7 @@ async def test_a_commit_reads_no_old_versions_while_somebody_holds_them(
     assert max(pages.values()) < 40, pages
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_look_for_what_is_due_passes_over_no_old_versions(
     state: PostgresState, postgresql_server: PostgresqlServer
 ) -> None:

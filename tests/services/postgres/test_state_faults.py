@@ -76,7 +76,7 @@ async def _tried(call: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_nodes_that_write_the_same_keys_at_once_never_deadlock(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase
 ) -> None:

@@ -86,7 +86,7 @@ async def test_only_so_many_large_outcomes_share_a_transaction_as_it_has_time_fo
     assert written == (3,), "each weighs as much as nine small ones"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_decides_as_the_rules_do(kept_postgresql: PostgresqlServer) -> None:
     numbers = itertools.count()
 

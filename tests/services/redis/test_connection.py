@@ -291,7 +291,7 @@ async def test_a_quiet_subscription_is_pinged_and_goes_on(
 # --- Sentinel
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_sentinels_lead_to_the_master(redis_sentinel: RedisSentinel, connect: Connect) -> None:
     connection = connect(redis_sentinel.url)
     assert await connection.script(ADD, ["k"], 1) == 1
@@ -299,7 +299,7 @@ async def test_sentinels_lead_to_the_master(redis_sentinel: RedisSentinel, conne
         assert await master.get("k") == "1"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_one_sentinel_that_answers_is_enough(redis_sentinel: RedisSentinel, connect: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hosts = f"127.0.0.1:1,127.0.0.1:{silent.getsockname()[1]},{redis_sentinel.sentinels[2].address}"
@@ -311,7 +311,7 @@ async def test_without_sentinels_there_is_no_master(connect: Connect) -> None:
         await connect("redis+sentinel://127.0.0.1:1,127.0.0.1:2/main").command("k", "GET", "k")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_what_sentinels_don_t_know_is_named(
     redis_sentinel: RedisSentinel, redis_server: RedisServer, connect: Connect
 ) -> None:
@@ -325,7 +325,7 @@ async def test_what_sentinels_don_t_know_is_named(
 # --- Cluster
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_cluster_is_one_server_to_its_users(redis_cluster: RedisCluster, connect: Connect) -> None:
     connection = connect(f"redis+cluster://{redis_cluster.nodes[0].address}")
     keys = [f"k{i}" for i in range(100)]
@@ -338,7 +338,7 @@ async def test_a_cluster_is_one_server_to_its_users(redis_cluster: RedisCluster,
         await connection.script(ADD, ["a", "b"], 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_subscription_is_where_the_key_is(redis_cluster: RedisCluster, connect: Connect) -> None:
     connection = connect(redis_cluster.url)
     for key in ("a", "b", "c"):
@@ -370,7 +370,7 @@ async def test_a_kind_that_the_server_is_not(
         await asyncio.gather(*(single.command(key, "GET", key) for key in ("a", "b", "c", "d", "e")))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_lost_node_is_unavailable_and_the_others_go_on(
     redis_cluster: RedisCluster, connect: Connect
 ) -> None:

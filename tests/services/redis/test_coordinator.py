@@ -35,12 +35,12 @@ class TestOnOneServer(OneServer, OnRedis):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 class TestBySentinels(Sentinels, OnRedis):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 class TestInACluster(Cluster, OnRedis):
     pass
 

@@ -14,7 +14,7 @@ from simulator.servers import RedisServer
 from tests.services.coordinator_differential import compare, histories
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=histories)
 def test_the_same_calls_have_the_same_answers(kept_redis: RedisServer, history: list[Any]) -> None:

@@ -175,7 +175,7 @@ async def test_an_answer_lost_after_its_effect_may_be_asked_for_again(
     assert await hasty.claim("s/k", A.id) == standing
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_fail_over_costs_a_moment(redis_sentinel: RedisSentinel, coordinate: Coordinate) -> None:
     coordinator = coordinate(redis_sentinel.url, 1.0)
     await coordinator.join(A, LONG_S)
@@ -198,7 +198,7 @@ async def test_a_fail_over_costs_a_moment(redis_sentinel: RedisSentinel, coordin
         assert (await coordinator.watch(number, LONG_S))[1] == [Change("joined", member=B)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_master_that_was_demoted_is_left(
     redis_sentinel: RedisSentinel, coordinate: Coordinate
 ) -> None:
@@ -214,7 +214,7 @@ async def test_a_master_that_was_demoted_is_left(
             await _until_claimed(coordinator, "s/k")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_cluster_that_lost_a_master_goes_on_with_its_replica(coordinate: Coordinate) -> None:
     async with RedisCluster(replicas=1) as cluster:
         coordinator = coordinate(cluster.url, 1.0)

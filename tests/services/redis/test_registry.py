@@ -52,12 +52,12 @@ class TestOnOneServer(OneServer, OnRedis):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 class TestWithSentinels(Sentinels, OnRedis):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 class TestInACluster(Cluster, OnRedis):
     pass
 

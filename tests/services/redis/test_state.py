@@ -70,17 +70,17 @@ class TestInShards(Shards, OnRedis):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 class TestWithSentinels(Sentinels, OnRedis):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 class TestInACluster(Cluster, OnRedis):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("shards", [1, 3])
 def test_it_decides_as_the_ledger_does(kept_redis: RedisServer, shards: int) -> None:
     numbers = itertools.count()

@@ -63,17 +63,17 @@ class TestInShards(Shards, OnRedis):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 class TestWithSentinels(Sentinels, OnRedis):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 class TestInACluster(Cluster, OnRedis):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("shards", [1, 3])
 def test_it_decides_as_the_rules_do(kept_redis: RedisServer, shards: int) -> None:
     numbers = itertools.count()

@@ -23,7 +23,7 @@ class TestOneServer(OnZooKeeper):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 class TestThreeServers(OnZooKeeper):
     @pytest.fixture
     def url(self, zookeeper_ensemble: ZooKeeperEnsemble) -> str:

@@ -476,7 +476,7 @@ async def test_closing_what_was_never_used_needs_no_server(clock: Clock) -> None
 # --- claims
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_every_claim_is_handed_on_once(connect: Connect, clock: Clock) -> None:
     """Several processes claim, transfer and release the same few keys as fast as they can."""
     chance = random.Random(7)
@@ -513,7 +513,7 @@ async def test_every_claim_is_handed_on_once(connect: Connect, clock: Clock) -> 
         assert {version for (k, version), count in ended.items() if k == key and count} <= made
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_many_streams_are_placed_on_others_at_once(
     coordinator: ZooKeeperCoordinator, other_coordinator: ZooKeeperCoordinator
 ) -> None:

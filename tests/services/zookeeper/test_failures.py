@@ -221,7 +221,7 @@ async def test_a_frozen_connection_is_given_up(
     assert await coordinator.members() == [A]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_server_that_never_answers_is_left_for_another(
     connect: Connect, address: ZooKeeperAddress, wire: TcpFaults, coordinator: ZooKeeperCoordinator
 ) -> None:
@@ -348,7 +348,7 @@ async def test_a_restarted_server_knows_sessions_and_claims(
     assert [change.claim for change in await until(other_coordinator, number, made(moved))] == [moved]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_server_that_forgot_everything_is_joined_anew(
     coordinator: ZooKeeperCoordinator, zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,7 +378,7 @@ async def test_a_server_that_forgot_everything_is_joined_anew(
     assert {change.claim.key for change in seen if change.claim} == {"s/k"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_operations_go_on_without_the_leader(
     connect: Connect, zookeeper_ensemble: ZooKeeperEnsemble, clock: Clock
 ) -> None:
@@ -402,7 +402,7 @@ async def test_operations_go_on_without_the_leader(
     await insist(lambda: one.renew(A, TTL_S))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_without_a_majority_nothing_is_answered_and_then_all_is_as_before(
     connect: Connect, zookeeper_ensemble: ZooKeeperEnsemble, clock: Clock
 ) -> None:

@@ -128,7 +128,7 @@ async def test_servers_are_spoken_to_under_tls(connect: Connect, address: ZooKee
 
 
 # kazoo leaves the socket of a handshake that failed to the garbage collector.
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
 async def test_servers_that_show_no_certificate_of_the_authority_are_not_spoken_to(
     connect: Connect,

@@ -8,7 +8,7 @@ import pytest
 from simulator.servers import PostgresqlServer
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_it_survives_what_tests_do_to_it(postgresql_server: PostgresqlServer) -> None:
     with psycopg.connect(postgresql_server.url) as connection:
         connection.execute("CREATE TABLE kept (n int)")
@@ -20,7 +20,7 @@ async def test_it_survives_what_tests_do_to_it(postgresql_server: PostgresqlServ
         connection.execute("SELECT count(*) FROM kept")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_it_stands_still_and_goes_on(postgresql_server: PostgresqlServer) -> None:
     with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
         postgresql_server.pause()
@@ -30,7 +30,7 @@ async def test_it_stands_still_and_goes_on(postgresql_server: PostgresqlServer) 
     assert await postgresql_server.answers()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_settings_and_durability_are_as_asked() -> None:
     async with PostgresqlServer(fsync=True, settings={"max_connections": "7"}) as server:
         with psycopg.connect(server.url) as connection:
@@ -40,7 +40,7 @@ async def test_settings_and_durability_are_as_asked() -> None:
     assert not folder.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_its_end_tells_of_a_deadlock() -> None:
     server = PostgresqlServer(settings={"deadlock_timeout": "10ms"})
     await server.start()
@@ -69,7 +69,7 @@ def locked(connection: psycopg.Connection, number: int) -> bool:
     return True
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_tables_are_kept_only_by_who_asks_for_those_of_others_who_did(
     kept_postgresql: PostgresqlServer,
 ) -> None:

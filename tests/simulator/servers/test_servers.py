@@ -182,7 +182,7 @@ async def test_tls_is_spoken_with_a_certificate_that_clients_check() -> None:
             assert await redis.ping()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_sentinels_make_a_replica_the_master_when_it_dies(redis_sentinel: RedisSentinel) -> None:
     old = await redis_sentinel.master()
     async with old.client() as redis:
@@ -209,14 +209,14 @@ async def test_every_node_of_a_redis_cluster_holds_keys(redis_cluster: RedisClus
             assert await redis.dbsize() > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_cluster_is_whole_again_after_a_master_restarts(redis_cluster: RedisCluster) -> None:
     redis_cluster.nodes[0].kill()
     await redis_cluster.reset()
     assert await redis_cluster.masters() == redis_cluster.nodes
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_replica_takes_over_in_a_cluster() -> None:
     async with RedisCluster(replicas=1) as cluster:
         dead = cluster.nodes[0]
@@ -273,7 +273,7 @@ async def test_a_single_zookeeper_keeps_what_is_created(zookeeper_server: ZooKee
     client.close()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_an_ensemble_goes_on_without_its_leader(zookeeper_ensemble: ZooKeeperEnsemble) -> None:
     client = KazooClient(hosts(*zookeeper_ensemble.members))
     client.start()

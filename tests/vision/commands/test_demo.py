@@ -285,7 +285,7 @@ def test_numbers_that_make_no_demo_are_refused(tmp_path: Path, wrong: dict[str, 
         make_plan(tmp_path, **(settings | wrong))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_undisturbed_run_is_the_same_in_processes_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,17 +347,10 @@ def test_nothing_is_lost_when_a_node_is_killed_and_another_drained(place: Path, 
     assert list(temporary.rglob("*")) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1.5 * PATIENCE_S)
 @pytest.mark.parametrize(
-    "services",
-    [
-        "redis",
-        "postgres",
-        pytest.param("redis,sqs", marks=pytest.mark.soak),
-        pytest.param("redis,zookeeper,sqs,s3", marks=pytest.mark.soak),
-        pytest.param("zookeeper,sqs,s3", marks=pytest.mark.soak),
-    ],
+    "services", ["redis", "postgres", "redis,sqs", "redis,zookeeper,sqs,s3", "zookeeper,sqs,s3"]
 )
 def test_it_is_the_same_on_services_that_it_starts_itself(
     place: Path, temporary: Path, services: str
@@ -376,7 +369,7 @@ def test_it_is_the_same_on_services_that_it_starts_itself(
     assert [path.name for path in temporary.rglob("*")] == [f"holdfast-ports-{os.getuid()}"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_each_service_is_used_for_what_it_is_good_for() -> None:
     async with local.started(["redis"]) as found:
         assert list(found) == ["url"]
@@ -402,7 +395,7 @@ def test_two_services_for_the_same_are_refused(holdfast: Any) -> None:
     assert "postgres and redis are used for the same things; name one" in outcome.err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_own_videos_without_faults_on_one_node(place: Path, temporary: Path) -> None:
     first = make_plan(place / "videos", videos=[], streams=2, seconds=2, nodes=1, faults=False)
     process = demo("--json", "--seconds", "2", "--nodes", "1", "--video", *(str(v) for _, v in first.cameras))

@@ -16,7 +16,7 @@ from simulator.servers import MosquittoServer
 from simulator.servers.server import until
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_broker_with_nagle_is_named() -> None:
     async with MosquittoServer(nodelay=False) as server:
         times_ms = await measure(parse(server.url), "me", SystemClock())
@@ -27,7 +27,7 @@ async def test_a_broker_with_nagle_is_named() -> None:
     assert "Nagle" in advice([80.3, 122.0] * 20), "far away, and Nagle"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_who_is_connected_is_warned_of_it() -> None:
     async with MosquittoServer(nodelay=False) as server:
         devices = MqttDevices(parse(server.url), "me", SystemClock(), check=True)

@@ -178,7 +178,7 @@ class TestSqliteOutbox(SqlConformance):
         return f"sqlite:///{tmp_path}/app.db"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 class TestSqliteOutboxBySessions(TestSqliteOutbox):
     @pytest.fixture
     def begin(self, business: Engine) -> Begin:

@@ -255,7 +255,7 @@ async def test_a_command_that_another_program_closed_while_it_was_held_stops_nob
     assert [sending.device for sending in await dispatcher.send()] == ["d2"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -304,7 +304,7 @@ async def test_a_device_that_another_number_of_shards_has_left_elsewhere_goes_on
     assert await store.in_flight(OUTBOX, [sending.shard]) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "spoil", ["epoch = 'abc'", "epoch = x'00'", "epoch = 99999999999", "epoch = -1", "shard = 999"]
 )

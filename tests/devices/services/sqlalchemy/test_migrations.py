@@ -119,7 +119,7 @@ async def test_a_store_brings_tables_of_the_first_migration_up_to_date(engine: E
         assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_the_jobs_of_an_outbox_made_before_are_rollouts_that_go_on(engine: Engine, url: str) -> None:
     with engine.begin() as connection:
         migrate(connection, 2)
@@ -152,7 +152,7 @@ async def test_the_jobs_of_an_outbox_made_before_are_rollouts_that_go_on(engine:
         assert archived.scalars().all() == [1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_commands_added_before_there_were_places_in_traces_go_on(engine: Engine, url: str) -> None:
     with engine.begin() as connection:
         migrate(connection, 3)
