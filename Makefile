@@ -83,7 +83,7 @@ $(SERVERS)fauxqs: $(wildcard tools/servers/fauxqs/*)
 
 .PHONY: demo
 demo: $(VENV)/.demo ## 12 videos, 3 nodes, one killed, one drained (SERVICES=postgres ARGS="--help")
-	@$(BIN)/holdfast demo $(if $(SERVICES),--services $(SERVICES)) $(ARGS)
+	@$(BIN)/python -m examples.tracking $(if $(SERVICES),--services $(SERVICES)) $(ARGS)
 
 ifneq ($(SERVICES),)
 demo: $(VENV)/.services $(patsubst %,$(SERVERS)%,$(sort \

@@ -31,11 +31,11 @@ from benchmarks.cluster import ROOT, NodeProcess, cluster
 from benchmarks.failover import NODES, OWNED, Drill
 from benchmarks.gateways import gateways
 from benchmarks.report import Report, Unmeasurable, percentile
+from examples.tracking.render import render_all
+from examples.tracking.scene import Scene
 from holdfast.testing import StreamTest
 from holdfast.vision.handler import Frame, Tracking
 from holdfast.vision.ingest import stills
-from holdfast.vision.render import render_all
-from holdfast.vision.scene import Scene
 
 GATEWAYS = 2
 STREAMS = NODES * OWNED

@@ -25,10 +25,10 @@ import msgspec
 
 from benchmarks.cluster import ROOT, Cluster, cluster
 from benchmarks.report import Report
+from examples.tracking.render import Rendered, render_all
+from examples.tracking.scene import Scene
 from holdfast.vision.handler import Frame
 from holdfast.vision.ingest import stills
-from holdfast.vision.render import Rendered, render_all
-from holdfast.vision.scene import Scene
 
 TIMEOUT_S = 300.0
 LEAD_S = 1.0

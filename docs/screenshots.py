@@ -22,8 +22,8 @@ import polars as pl
 from PIL import Image
 from playwright.async_api import Browser, async_playwright
 
-from holdfast.vision.render import render_all
-from holdfast.vision.scene import Scene
+from examples.tracking.render import render_all
+from examples.tracking.scene import Scene
 from simulator.servers import MosquittoServer, programs
 
 IMAGES = Path(__file__).parent / "images"

@@ -24,7 +24,10 @@ PUBLIC = (
     "holdfast.reports.conformance",
 )
 
-EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
+DEMO = ROOT / "examples/tracking"
+"""The demo measures parts of vision from within: it is no code to copy."""
+
+EXAMPLES = sorted(set((ROOT / "examples").rglob("*.py")) - set(DEMO.rglob("*.py")))
 PLACES = [*PAGES, *EXAMPLES]
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from examples.tracking.render import Rendered, render_all
+from examples.tracking.scene import Scene
 from holdfast.vision.detector import Detection, Detector
 from holdfast.vision.ingest import Still, stills
 from holdfast.vision.jpeg import decode_cells
-from holdfast.vision.render import Rendered, render_all
-from holdfast.vision.scene import Scene
 from tests.console.chromium import chromium
 
 __all__ = ["chromium"]

@@ -14,6 +14,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from examples.tracking.render import Rendered, render
+from examples.tracking.scene import Scene
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.objects import MemoryObjects
 from holdfast.services.memory.queue import MemoryQueue
@@ -22,8 +24,6 @@ from holdfast.vision.handler import Frame
 from holdfast.vision.ingest import UnreadableVideo, ingest, stills
 from holdfast.vision.jpeg import decode_cells
 from holdfast.vision.places import object_name
-from holdfast.vision.render import Rendered, render
-from holdfast.vision.scene import Scene
 
 
 class Sent(MemoryQueue):

@@ -8,9 +8,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from examples.tracking.render import Rendered
+from examples.tracking.score import Frames, Score, score, total
 from holdfast.vision.detector import Detection
-from holdfast.vision.render import Rendered
-from holdfast.vision.score import Frames, Score, score, total
 from holdfast.vision.tracker import Tracker
 
 Detect = Callable[[Rendered], list[list[Detection]]]

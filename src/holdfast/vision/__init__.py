@@ -1,4 +1,4 @@
-"""Batteries for video: render, ingest, detect, track, score and show. Needs the extra ``vision``.
+"""Batteries for video: ingest, detect, track and show. Needs the extra ``vision``.
 
 What users need stands here: ``from holdfast import vision``, then ``vision.Tracking``.
 """

@@ -1,4 +1,4 @@
-"""``holdfast demo``: what it makes of events, how it counts, what it shows; and all of it, for real."""
+"""The demo of tracking: what it makes of events, how it counts, what it shows; and all of it, for real."""
 
 import io
 import json
@@ -15,15 +15,16 @@ import psutil
 import pytest
 from rich.console import Console
 
+from examples.tracking import reference, servers
+from examples.tracking.__main__ import command
+from examples.tracking.measure import failovers_ms, measure, out_of_order, percentile
+from examples.tracking.picture import CommittedResult, Picture
+from examples.tracking.plan import FPS, make_plan
+from examples.tracking.report import table
+from examples.tracking.servers import KNOWN
+from examples.tracking.view import LinesView, draw
 from holdfast.errors import ConfigError
 from holdfast.ports.coordinator import Change, Claim, Member
-from holdfast.vision.demo import local, reference
-from holdfast.vision.demo.local import KNOWN
-from holdfast.vision.demo.measure import failovers_ms, measure, out_of_order, percentile
-from holdfast.vision.demo.picture import CommittedResult, Picture
-from holdfast.vision.demo.plan import FPS, make_plan
-from holdfast.vision.demo.report import table
-from holdfast.vision.demo.view import LinesView, draw
 
 FIGURES = [
     "frames_in",
@@ -303,7 +304,7 @@ def test_the_undisturbed_run_is_the_same_in_processes_of_its_own(
 
 def demo(*arguments: str, **settings: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "demo", *arguments],
+        [sys.executable, "-m", "examples.tracking", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -371,28 +372,31 @@ def test_it_is_the_same_on_services_that_it_starts_itself(
 
 @pytest.mark.nightly
 async def test_each_service_is_used_for_what_it_is_good_for() -> None:
-    async with local.started(["redis"]) as found:
+    async with servers.started(["redis"]) as found:
         assert list(found) == ["url"]
         assert found["url"].startswith("redis://")
-    async with local.started(["postgres"]) as found:
+    async with servers.started(["postgres"]) as found:
         assert list(found) == ["url"]
         assert found["url"].startswith("postgresql://")
-    async with local.started(["sqs"]) as found:
+    async with servers.started(["sqs"]) as found:
         assert (list(found), found["queue_url"]) == (["queue_url", "visibility_s"], "sqs:///")
-    async with local.started([]) as found:
+    async with servers.started([]) as found:
         assert found == {}
 
 
-def test_an_unknown_service_is_named(holdfast: Any) -> None:
-    outcome = holdfast("demo", "--services", "redis,kafka")
-    assert outcome.code == 2
-    assert "no service 'kafka'; known are postgres" in outcome.err
+def test_an_unknown_service_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["--services", "redis,kafka"]) == 2
+    assert "no service 'kafka'; known are postgres" in capsys.readouterr().err
 
 
-def test_two_services_for_the_same_are_refused(holdfast: Any) -> None:
-    outcome = holdfast("demo", "--services", "redis,postgres")
-    assert outcome.code == 2
-    assert "postgres and redis are used for the same things; name one" in outcome.err
+def test_two_services_for_the_same_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["--services", "redis,postgres"]) == 2
+    assert "postgres and redis are used for the same things; name one" in capsys.readouterr().err
+
+
+def test_an_unknown_option_is_a_mistake_of_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["--cameras", "3"]) == 2
+    assert "--cameras" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
@@ -458,12 +462,3 @@ def test_a_demo_that_is_told_to_end_leaves_nothing_behind(
     _, alive = psutil.wait_procs(children, 20)
     assert alive == []
     assert list(temporary.rglob("*")) == []
-
-
-async def test_outside_of_a_checkout_no_servers_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "simulator.servers", None)
-    async with local.started(()) as settings:
-        assert settings == {}
-    with pytest.raises(ConfigError, match="make demo SERVICES=redis,sqs"):
-        async with local.started(("redis", "sqs")):
-            pass

@@ -13,9 +13,9 @@ import av
 import msgspec
 from av.video.reformatter import VideoReformatter
 
+from examples.tracking.scene import Scene, stage
 from holdfast.extend import Machine
 from holdfast.vision.boxes import Box
-from holdfast.vision.scene import Scene, stage
 
 _LOOK = 1
 """Raise it when the same scene gives other pixels or truth, so that cached videos are rendered anew."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
+from examples.tracking.picture import CommittedResult, Kill, Picture, goes_on
+from examples.tracking.reference import Results
+from examples.tracking.score import identity_switches
 from holdfast.vision.boxes import Box
-from holdfast.vision.demo.picture import CommittedResult, Kill, Picture, goes_on
-from holdfast.vision.demo.reference import Results
-from holdfast.vision.score import identity_switches
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):

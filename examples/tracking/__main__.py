@@ -1,14 +1,18 @@
-"""``holdfast demo``."""
+"""``python -m examples.tracking``: the demo as a command."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import App, CycloptsError, Parameter
 
-from holdfast.errors import ConfigError
-from holdfast.extend.commands import Json
+from examples.tracking.run import run
+from examples.tracking.servers import parse
+from holdfast.errors import HoldfastError
+from holdfast.extend.commands import Json, exits, output
 
 
 def demo(
@@ -29,10 +33,10 @@ def demo(
     all tracks are equal.
 
     ```
-    holdfast demo
-    holdfast demo --video lobby.mp4 door.mp4 --nodes 2 --seconds 30
-    holdfast demo --services postgres
-    holdfast demo --services redis,sqs
+    make demo
+    make demo ARGS="--video lobby.mp4 door.mp4 --nodes 2 --seconds 30"
+    make demo SERVICES=postgres
+    make demo SERVICES=redis,sqs
     ```
 
     Args:
@@ -45,13 +49,6 @@ def demo(
             their servers are started, and ended with the demo.
         json: Print the figures as a JSON object, on the last line; all else goes to stderr.
     """
-    try:
-        from holdfast.vision.demo.local import parse  # noqa: PLC0415 (an extra)
-        from holdfast.vision.demo.run import run  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigError(
-            f"the demo needs the extra 'vision' ({error}): pip install 'holdfast[vision]'"
-        ) from None
     return run(
         videos=video,
         streams=streams,
@@ -61,3 +58,31 @@ def demo(
         services=parse(services),
         json=json,
     )
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Run the demo with ``arguments``; returns the exit code."""
+    app = App(
+        name="python -m examples.tracking",
+        help_format="plaintext",
+        version_flags=(),
+        result_action="return_value",
+        exit_on_error=False,
+        suppress_keyboard_interrupt=False,
+        default_parameter=Parameter(negative=()),
+    )
+    app.default(demo)
+    try:
+        outcome = app([*arguments])
+    except CycloptsError:
+        return exits.USAGE  # said already, with the usage
+    except HoldfastError as error:
+        output.complain(str(error))
+        return exits.code(error)
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    return outcome if isinstance(outcome, int) else exits.OK
+
+
+if __name__ == "__main__":
+    sys.exit(command(sys.argv[1:]))

@@ -13,13 +13,13 @@ from urllib.parse import quote
 
 import structlog
 
+from examples.tracking import app, servers, watch
+from examples.tracking.picture import Picture, PictureNode
+from examples.tracking.plan import DRAIN_AT, FPS, KILL_AT, LATEST, RUN, DemoCamera, DemoFailed, DemoPlan
+from examples.tracking.report import best_frames
+from examples.tracking.view import DemoView
 from holdfast.extend.commands import Launcher, Supervisor, exits, set_up_log, share_slots
 from holdfast.extend.products import Config, Services
-from holdfast.vision.demo import app, local, watch
-from holdfast.vision.demo.picture import Picture, PictureNode
-from holdfast.vision.demo.plan import DRAIN_AT, FPS, KILL_AT, LATEST, RUN, DemoCamera, DemoFailed, DemoPlan
-from holdfast.vision.demo.report import best_frames
-from holdfast.vision.demo.view import DemoView
 from holdfast.vision.ingest import ingest
 from holdfast.vision.places import object_name
 
@@ -53,10 +53,10 @@ async def show(plan: DemoPlan, picture: Picture, view: DemoView, workspace: Path
     Raises DemoFailed, and whatever services raise."""
     async with AsyncExitStack() as stack:
         config = settings(
-            workspace, plan.nodes, **await stack.enter_async_context(local.started(plan.services))
+            workspace, plan.nodes, **await stack.enter_async_context(servers.started(plan.services))
         )
         services = await stack.enter_async_context(Services(config))
-        await local.make_queues(services)
+        await servers.make_queues(services)
         logs = stack.enter_context((workspace / LOG).open("a"))
         set_up_log("json", "info", logs)
         nodes = Supervisor(

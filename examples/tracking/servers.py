@@ -9,9 +9,10 @@ from typing import Any
 
 import aiohttp
 
+from examples.tracking import app
 from holdfast.errors import ConfigError
 from holdfast.extend.products import Services, queues_of
-from holdfast.vision.demo import app
+from simulator.servers import FauxqsServer, PostgresqlServer, RedisServer, ZooKeeperServer
 
 KNOWN = {
     "postgres": "all but frames",
@@ -40,24 +41,11 @@ def parse(text: str) -> tuple[str, ...]:
 @asynccontextmanager
 async def started(names: Sequence[str]) -> AsyncIterator[dict[str, Any]]:
     """Start servers for the services named; yields the settings that lead to them. What leads AWS clients
-    to them stands in this process's environment meanwhile. Raises ConfigError for a missing program, and
-    where Holdfast runs outside of a checkout."""
+    to them stands in this process's environment meanwhile. Raises ConfigError for a missing program."""
     found: dict[str, Any] = {}
     if not names:
         yield found
         return
-    try:
-        from simulator.servers import (  # noqa: PLC0415
-            FauxqsServer,
-            PostgresqlServer,
-            RedisServer,
-            ZooKeeperServer,
-        )
-    except ModuleNotFoundError:
-        raise ConfigError(
-            "--services starts servers that only a checkout of Holdfast can start: run"
-            f" 'make demo SERVICES={','.join(names)}' in one, or the demo without --services"
-        ) from None
     async with AsyncExitStack() as stack:
         if "postgres" in names:
             postgres = await stack.enter_async_context(PostgresqlServer(fsync=True))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from examples.tracking.score import Score, identity_switches, score, total
 from holdfast.vision.boxes import Box, Boxes, ious
-from holdfast.vision.score import Score, identity_switches, score, total
 
 HERE, THERE = (0.0, 0.0, 10.0, 20.0), (50.0, 0.0, 60.0, 20.0)
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.vision.scene import Scene, Staged, stage
+from examples.tracking.scene import Scene, Staged, stage
 
 
 def play(scene: Scene) -> list[Staged]:

@@ -16,16 +16,16 @@ import uvloop
 from rich.console import Console
 from rich.text import Text
 
+from examples.tracking.live import LOG, show
+from examples.tracking.measure import measure
+from examples.tracking.picture import Picture
+from examples.tracking.plan import DemoFailed, cache_folder, make_plan
+from examples.tracking.reference import undisturbed
+from examples.tracking.report import draw_sheet, table
+from examples.tracking.servers import KNOWN
+from examples.tracking.view import make_view
 from holdfast.errors import HoldfastError
 from holdfast.extend.commands import exits, output, set_up_log
-from holdfast.vision.demo.live import LOG, show
-from holdfast.vision.demo.local import KNOWN
-from holdfast.vision.demo.measure import measure
-from holdfast.vision.demo.picture import Picture
-from holdfast.vision.demo.plan import DemoFailed, cache_folder, make_plan
-from holdfast.vision.demo.reference import undisturbed
-from holdfast.vision.demo.report import draw_sheet, table
-from holdfast.vision.demo.view import make_view
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import aiohttp
 import msgspec
 
+from examples.tracking.app import STREAM
+from examples.tracking.picture import CommittedResult, Picture
 from holdfast.extend import Clock, Coordinator, Logged, StateStore
-from holdfast.vision.demo.app import STREAM
-from holdfast.vision.demo.picture import CommittedResult, Picture
 
 PAGE = 500
 WAIT_S = 5.0

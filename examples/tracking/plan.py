@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from examples.tracking.render import render_all
+from examples.tracking.scene import Scene
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.vision.render import render_all
-from holdfast.vision.scene import Scene
 
 FPS = 12
 RUN = 1

@@ -7,8 +7,8 @@ import av
 import numpy as np
 import pytest
 
-from holdfast.vision.render import render, render_all
-from holdfast.vision.scene import Scene, stage
+from examples.tracking.render import render, render_all
+from examples.tracking.scene import Scene, stage
 
 SCENE = Scene(seed=1, seconds=1)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from examples.tracking.sheet import Panel, contact_sheet
 from holdfast.vision.jpeg import encode
-from holdfast.vision.sheet import Panel, contact_sheet
 
 Grey = Callable[[int, int], Image.Image]
 

@@ -14,10 +14,10 @@ from typing import Any, cast
 
 import msgspec
 
+from examples.tracking.plan import FPS, RUN, DemoCamera, DemoFailed, DemoPlan
 from holdfast import Context
 from holdfast.extend import Machine
 from holdfast.extend.commands import die_with
-from holdfast.vision.demo.plan import FPS, RUN, DemoCamera, DemoFailed, DemoPlan
 from holdfast.vision.handler import Frame, Tracking
 from holdfast.vision.ingest import stills
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.vision.demo.measure import DemoFigures
-from holdfast.vision.demo.picture import CommittedResult, Picture, Stream
-from holdfast.vision.sheet import Panel, contact_sheet
+from examples.tracking.measure import DemoFigures
+from examples.tracking.picture import CommittedResult, Picture, Stream
+from examples.tracking.sheet import Panel, contact_sheet
 
 PANELS_MAX = 24
 TRAIL_FRAMES = 14

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.vision.demo.picture import Event, Picture, PictureNode, Stream
+from examples.tracking.picture import Event, Picture, PictureNode, Stream
 
 EVENTS_SHOWN = 10
 WIDE = 124
