@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from holdfast.config import Config, load
+from holdfast.config.settings import Config
+from holdfast.config.sources import load
 from holdfast.ports.queue import Outgoing
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 ROOT = Path(__file__).parent.parent
 READY_TIMEOUT_S = 60.0

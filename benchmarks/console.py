@@ -24,14 +24,14 @@ from benchmarks.cluster import program, until, workplace
 from benchmarks.idle import cpu_s
 from benchmarks.report import Report, percentile
 from holdfast.common.protocol import Done, Reply, Request
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.console.attention import LOOKS_S
 from holdfast.operate.survey import NodeReport
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import DeadLetter
 from holdfast.rules.streams.ledger import Checkpoint, RunLog
 from holdfast.streams.standstills import Waits
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 STREAM = "cameras"
 NODES = 20

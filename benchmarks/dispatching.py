@@ -16,7 +16,7 @@ import structlog
 from holdfast.cluster.host import Host
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.membership import Membership
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.ports.outbox import OnResult

@@ -31,9 +31,9 @@ import uvloop
 from benchmarks.cluster import ROOT, workplace
 from benchmarks.peers.task_queues import QUEUES, postgresql_server, running
 from benchmarks.report import Report
-from holdfast.config import load
+from holdfast.config.sources import load
 from holdfast.ports.queue import Outgoing, Queue
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator.servers import PostgresqlServer
 
 BATCH = 100

@@ -22,10 +22,11 @@ import uvloop
 
 from benchmarks.cluster import program
 from benchmarks.report import Report
-from holdfast.config import Config, load
+from holdfast.config.settings import Config
+from holdfast.config.sources import load
 from holdfast.ports.coordinator import Coordinator, Member
 from holdfast.rules.streams.ledger import Commit, Result
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator.servers import RedisServer
 
 PEERS = {"python-redis-lock": (4, 1, 16), "redis-py": (16, 4, 64)}

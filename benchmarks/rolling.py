@@ -32,8 +32,8 @@ import msgspec
 
 from benchmarks.cluster import ROOT, workplace
 from benchmarks.report import Report, percentile
-from holdfast.config import Config
-from holdfast.wiring import Services
+from holdfast.config.settings import Config
+from holdfast.wiring.services import Services
 from simulator.charts import manifests, of_kind
 from simulator.pods import Deployment, Pod
 from simulator.servers import PostgresqlServer

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.config import Config
+from holdfast.config.settings import Config
 
 CHART = Path(__file__).parent / "helm" / "holdfast"
 ABOUT = CHART / "Chart.yaml"

@@ -19,8 +19,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from deploy.alerts import ALERTS
-from holdfast import config
-from holdfast.assembly import make_node
+from holdfast.assembly.node import make_node
+from holdfast.config import problems
+from holdfast.config.settings import Config
 from holdfast.devices.metrics import OutboxMetrics
 from holdfast.devices.rules.device_queue import TABLE, Cause
 from holdfast.gateway.routes import Routes
@@ -28,7 +29,7 @@ from holdfast.gateway.service import GatewayMetrics
 from holdfast.http.metrics_page import MetricsPage
 from holdfast.rules.streams import owner
 from holdfast.streams.spec import StreamSpec
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator import scenario
 from simulator.limits import limits_with
 from simulator.mutations import RULES
@@ -41,7 +42,7 @@ DOCS = Path(__file__).parent
 
 def settings() -> str:
     """Every setting of a node."""
-    return config.reference()
+    return problems.reference()
 
 
 def mutations() -> str:
@@ -160,7 +161,7 @@ async def _metrics_of_nodes() -> list[Metric]:
     found: dict[str, Metric] = {}
     with tempfile.TemporaryDirectory() as folder:
         for place in ("examples.cameras:app", "examples.tasks:app"):
-            async with _Kept(config.Config(url=f"sqlite:///{folder}/{place}.db")) as services:
+            async with _Kept(Config(url=f"sqlite:///{folder}/{place}.db")) as services:
                 make_node(services, place)
                 found |= {metric.name: metric for metric in services.registry_of_node.collect()}
     return [metric for name, metric in found.items() if name.startswith("holdfast_")]

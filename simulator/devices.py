@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.app import App
+from holdfast.app.app import App
 from holdfast.cluster.node import Work
 from holdfast.devices.ports.device import Accepted, Command, DeviceAnswer, Devices, Event, Seen
 from holdfast.devices.ports.outbox import OnResult

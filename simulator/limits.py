@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.cluster.limits import Limits
-from holdfast.config import Config
+from holdfast.config.settings import Config
 
 
 def limits_with(**changed: Any) -> Limits:

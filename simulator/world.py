@@ -32,7 +32,7 @@ from holdfast.streams.spec import StreamSpec
 from holdfast.streams.storage import StreamStorage
 from holdfast.streams.work import StreamWork
 from holdfast.streams.worker import StreamWorker
-from holdfast.values import Values
+from holdfast.system.values import Values
 from simulator.faults import Faulty, ServiceLine
 from simulator.handler import Chain, Number
 from simulator.scenario import (

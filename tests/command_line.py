@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 
 from holdfast import cli
-from holdfast.config import Config, load
-from holdfast.wiring import Services
+from holdfast.config.settings import Config
+from holdfast.config.sources import load
+from holdfast.wiring.services import Services
 
 T = TypeVar("T")
 

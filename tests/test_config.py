@@ -9,7 +9,10 @@ from typing import Any, get_type_hints
 import pytest
 from pydantic import SecretStr
 
-from holdfast.config import ClientSettings, Config, NodeSettings, check, explain, load, reference
+from holdfast.config.contradictions import check
+from holdfast.config.problems import reference
+from holdfast.config.settings import ClientSettings, Config, NodeSettings
+from holdfast.config.sources import explain, load
 from holdfast.errors import ConfigError
 from holdfast.rules.streams.owner import OwnerRules
 from holdfast.services.memory.state import MemoryState

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import load
+from holdfast.config.sources import load
 from holdfast.errors import ConfigError, EffectRefused
 from holdfast.ports.target import OutgoingEffect
-from holdfast.registration import check_target
-from holdfast.target_urls import TargetUrls
-from holdfast.urls import find_secret, with_password
-from holdfast.wiring import Services
+from holdfast.registration.targets import check_target
+from holdfast.registration.urls import find_secret, with_password
+from holdfast.wiring.services import Services
+from holdfast.wiring.target_urls import TargetUrls
 
 
 @pytest.fixture

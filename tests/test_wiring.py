@@ -11,18 +11,20 @@ import aiohttp
 import pytest
 
 from holdfast import services as adapters
-from holdfast.app import App
-from holdfast.assembly import check_app, make_node
+from holdfast.app.app import App
+from holdfast.assembly.checks import check_app
+from holdfast.assembly.loading import load_app
+from holdfast.assembly.node import make_node
 from holdfast.cluster.limits import Limits
 from holdfast.common.protocol import Done, Probe, Reply, Request
-from holdfast.config import Config, load
+from holdfast.config.settings import Config
+from holdfast.config.sources import load
 from holdfast.errors import ConfigError
-from holdfast.loading import load_app
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.slots import Attempt
-from holdfast.registration import service_of
+from holdfast.registration.services import service_of
 from holdfast.reports.assembly import open_sink
 from holdfast.reports.deliver_credentials import Credential
 from holdfast.system.clock import SystemClock
@@ -32,7 +34,7 @@ from holdfast.tasks.names import task_queue
 from holdfast.tasks.opening import backup_at, dead_letter_backups, discovered, make_producer, producing
 from holdfast.tasks.order import Order
 from holdfast.testing.conformance.slots import RecordingListener
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator.servers import RedisServer
 
 
@@ -414,7 +416,7 @@ async def test_a_node_of_tasks_alone_is_given_no_streams(tmp_path: Path) -> None
 
 SLOT_APP = """
 from holdfast import App
-from holdfast.config import load
+from holdfast.config.sources import load
 
 app = App("sees")
 

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from holdfast.common.lazy import exports
 
 if TYPE_CHECKING:
-    from holdfast.app import App
-    from holdfast.client import AsyncClient, AsyncStreamSender, Client, StreamSender
+    from holdfast.app.app import App
+    from holdfast.client.async_client import AsyncClient, AsyncStreamSender
+    from holdfast.client.client import Client, StreamSender
     from holdfast.common.retry import Backoff
     from holdfast.errors import (
         ConfigError,
@@ -36,13 +37,13 @@ else:  # Each is imported when it is first used: a command that prints its help 
     __getattr__ = exports(
         __name__,
         {
-            "App": "holdfast.app",
-            "AsyncClient": "holdfast.client",
-            "AsyncStreamSender": "holdfast.client",
+            "App": "holdfast.app.app",
+            "AsyncClient": "holdfast.client.async_client",
+            "AsyncStreamSender": "holdfast.client.async_client",
             "Backoff": "holdfast.common.retry",
             "Brief": "holdfast.tasks.producer",
             "Cancelled": "holdfast.tasks.handler",
-            "Client": "holdfast.client",
+            "Client": "holdfast.client.client",
             "ConfigError": "holdfast.errors",
             "Context": "holdfast.streams.handler",
             "HandlerFailed": "holdfast.errors",
@@ -61,7 +62,7 @@ else:  # Each is imported when it is first used: a command that prints its help 
             "StateRejected": "holdfast.errors",
             "StreamHandler": "holdfast.streams.handler",
             "StreamMessage": "holdfast.streams.message",
-            "StreamSender": "holdfast.client",
+            "StreamSender": "holdfast.client.client",
             "SystemClock": "holdfast.system.clock",
             "Task": "holdfast.rules.tasks.task",
             "TaskMessage": "holdfast.tasks.proto",

@@ -13,7 +13,7 @@ from holdfast.console.audit import AuditEntry, AuditLog
 from holdfast.errors import Unavailable
 from holdfast.rules.streams.ledger import Commit
 from holdfast.services.sqlite.registry import SqliteRegistry
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.command_line import Arrange, Holdfast
 
 KEY = "detect/cam-1"

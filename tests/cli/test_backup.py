@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.errors import Fenced, OperationRefused
 from holdfast.ports.state import Logged, TransferableState
 from holdfast.rules.cluster.placement import Load, Member
@@ -19,7 +19,7 @@ from holdfast.rules.streams.ledger import Checkpoint, Commit, Result, RunLog
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance.state import TIMERS, effect
 from holdfast.transfer import backup
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 SOURCE, TARGET = "sqlite:///source.db", "sqlite:///target.db"
 

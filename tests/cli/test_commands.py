@@ -24,7 +24,7 @@ from holdfast.rules.streams.timers import place_of
 from holdfast.rules.tasks.task import Task
 from holdfast.services.sqlite.coordinator import SqliteCoordinator
 from holdfast.services.sqlite.queue import SqliteQueue
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 KEY = "detect/cam-1"
 

@@ -12,7 +12,7 @@ from holdfast.cli import exits
 from holdfast.common.acts import Effect, effect_id
 from holdfast.ports.coordinator import Load, Member
 from holdfast.rules.streams.ledger import Commit
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.command_line import Arrange, Holdfast
 
 KEY = "detect/cam-1"

@@ -45,7 +45,7 @@ def test_an_app_of_streams_needs_no_protobuf_and_no_cron(tmp_path: Path) -> None
 def test_the_page_of_all_commands_imports_none_of_them() -> None:
     found = imported("from holdfast import cli; cli.run(['--help'])")
     assert not {command.place.partition(":")[0] for command in all_commands().values()} & found
-    assert not found & {"asyncio", "ssl", "msgspec", "holdfast.common.redaction", "holdfast.wiring"}
+    assert not found & {"asyncio", "ssl", "msgspec", "holdfast.common.redaction", "holdfast.wiring.services"}
     assert not found & {"cyclopts", "rich"}, "these take most of the start of a command"
 
 
@@ -59,7 +59,7 @@ def test_the_version_is_told_without_the_library_of_commands() -> None:
 def test_the_page_of_status_imports_no_node_and_no_markdown() -> None:
     found = imported("from holdfast import cli; cli.run(['status', '--help'])")
     assert "holdfast.cli.status" in found
-    assert not found & {"asyncio", "ssl", "holdfast.wiring", "markdown_it", "pygments"}
+    assert not found & {"asyncio", "ssl", "holdfast.wiring.services", "markdown_it", "pygments"}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,9 @@ def test_what_is_no_table_needs_nothing_that_draws_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_only_its_own_command_imports_what_builds_images() -> None:
-    found = imported("import holdfast.cli.node, holdfast.cli.status, holdfast.assembly, holdfast.slots.child")
+    found = imported(
+        "import holdfast.cli.node, holdfast.cli.status, holdfast.assembly.node, holdfast.slots.child"
+    )
     assert not {name for name in found if name.startswith("holdfast.image")}
     page = imported("from holdfast import cli; cli.run(['image', 'build', '--help'])")
     assert "holdfast.cli.image" in page
@@ -120,7 +122,7 @@ def test_reading_a_store_needs_no_http_server(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_forks_slots_for_streams_imports_none_of_the_node() -> None:
     found = imported("import holdfast.slots.server, holdfast.streams.worker, holdfast.services.file.service")
-    others = {"cronsim", "holdfast.wiring", "holdfast.config", "importlib.metadata"}
+    others = {"cronsim", "holdfast.wiring.services", "holdfast.config.settings", "importlib.metadata"}
     others |= {"psutil", "holdfast.slots.launcher", "holdfast.slots.nursery"}
     assert not found & (HEAVY | others)
 
@@ -129,14 +131,14 @@ def test_what_forks_slots_for_streams_imports_none_of_the_node() -> None:
 def test_what_forks_slots_for_tasks_has_protobuf_before_it_forks() -> None:
     found = imported("import holdfast.slots.server, holdfast.tasks.worker")
     assert "google.protobuf.json_format" in found, "or each slot would import it anew"
-    assert not found & (HEAVY - {"google.protobuf.internal"} | {"cronsim", "holdfast.wiring"})
+    assert not found & (HEAVY - {"google.protobuf.internal"} | {"cronsim", "holdfast.wiring.services"})
 
 
 NODE = """
 import asyncio
-from holdfast.config import load
-from holdfast.wiring import Services
-from holdfast.assembly import make_node
+from holdfast.config.sources import load
+from holdfast.wiring.services import Services
+from holdfast.assembly.node import make_node
 async def main():
     async with Services(load()) as services:
         make_node(services, "myapp:app")

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import App
 from holdfast.cli import exits
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.errors import Unavailable
 from holdfast.operate import tasks
 from holdfast.operate.tasks import TaskRunner, tasks_warning
@@ -16,7 +16,7 @@ from holdfast.rules.tasks.concurrency import ConcurrencyLimits
 from holdfast.tasks.concurrency import document_name
 from holdfast.tasks.documents import change
 from holdfast.testing import node_for_tests
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.command_line import Holdfast
 from tests.nodes.cluster import until
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from tests.cli.test_node import PATIENCE_S, Process
 
 

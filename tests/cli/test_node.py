@@ -21,7 +21,7 @@ from holdfast.common.spoken import SPOKEN, Spoken
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Outgoing
 from holdfast.rules.streams.ledger import Checkpoint
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator.servers import RedisServer
 from simulator.servers.loopback import free_port
 from tests.nodes.forked import Forked

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from holdfast.cli.children import Launcher
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.errors import Unavailable
 from tests.cli.test_node import APP, Process, results, send
 

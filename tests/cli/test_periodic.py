@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.cli import exits
 from holdfast.tasks.discovery import DeclaredTimes, Directory, NodeEntry, announced
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.command_line import Arrange, Holdfast
 
 APP, TYPE = "reports", "report.publish"

@@ -13,7 +13,7 @@ from holdfast.ports.queue import DeadLetter
 from holdfast.ports.queue_setup import Made
 from holdfast.rules.tasks.task import Task
 from holdfast.services.aws.setup import SqsSetup
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator.servers import FauxqsServer
 
 APP = """

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.loading import load_app
+from holdfast.assembly.loading import load_app
 from holdfast.testing import node_for_tests
 
 LIVE = """

@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast.rules.cluster.placement import STREAMS, Load, Member, WorkLoad
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 OVER = ("--over-s", "0.05")
 

@@ -15,7 +15,7 @@ import pytest
 from holdfast.cli import exits
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Delivery
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.command_line import Arrange, Holdfast
 
 METERS = """

@@ -17,7 +17,7 @@ from holdfast.tasks.discovery import Directory, NodeEntry, announced
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.wire import Envelope, SentTask, decode_task, encode_brief
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.command_line import Arrange, Holdfast
 
 APP, TYPE = "reports", "report.publish"

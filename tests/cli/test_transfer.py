@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.errors import Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, WaitingMessage
 from holdfast.rules.cluster.placement import Load, Member
@@ -21,7 +21,7 @@ from holdfast.testing.conformance.state import TIMERS, effect
 from holdfast.transfer import contents as transfer_contents
 from holdfast.transfer.contents import PROBES, contents
 from holdfast.transfer.parts import PAGE, Item, Part, compared, conflict, copy, report
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 LONG_S = 600.0
 SOURCE, TARGET = "sqlite:///source.db", "sqlite:///target.db"

@@ -10,7 +10,7 @@ import pytest
 from holdfast.cli import output
 from holdfast.ports.queue import DeadLetter
 from holdfast.rules.tasks.task import State
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.cli.test_tasks import APP, ended, send
 from tests.command_line import Arrange, Holdfast
 

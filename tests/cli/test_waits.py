@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.ports.queue import Outgoing
 from holdfast.tasks.names import brief_queue, task_queue
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.cli.test_node import Process, get
 
 APP = """

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast.ports.coordinator import Load, Member
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.cli.test_commands import commit
 from tests.cli.test_node import PATIENCE_S
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.ports.coordinator import Load, Member
 from holdfast.rules.streams.ledger import Commit, RunLog, Timer
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.command_line import Arrange, Holdfast
 
 KEY = "detect/cam-1"

@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.cluster.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.common.protocol import FORWARD_OVERHEAD_BYTES
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from simulator.limits import limits_with
 
 

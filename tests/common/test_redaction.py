@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.common.redaction import HIDDEN, LENGTH_MAX, redact, redact_url
-from holdfast.config import Config, load
+from holdfast.config.settings import Config
+from holdfast.config.sources import load
 from holdfast.devices.services.mqtt import address as mqtt
 from holdfast.devices.services.sqlalchemy import engine
 from holdfast.errors import ConfigError

@@ -13,7 +13,7 @@ import aiohttp
 from multidict import CIMultiDict
 
 from holdfast.console.service import Console, ConsoleSettings
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.cluster.fakes import Log
 
 PATIENCE_S = 30.0

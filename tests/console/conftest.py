@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Job, Order, StreamHandler
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.console.service import Console, ConsoleSettings
 from holdfast.testing import NodeForTests, node_for_tests
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.cluster.fakes import Log
 from tests.console.browser import Browser
 from tests.console.chromium import chromium

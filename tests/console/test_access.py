@@ -21,7 +21,7 @@ from holdfast.console.tokens import Tokens, add, read
 from holdfast.errors import ConfigError
 from holdfast.http.key_file import digest_of
 from holdfast.system.clock import SystemClock
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.cluster.fakes import Log
 from tests.console.browser import Browser
 

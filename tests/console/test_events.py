@@ -18,7 +18,7 @@ from holdfast.console.events import PAUSE_S, Events, _EventStream
 from holdfast.console.service import Console, ConsoleSettings
 from holdfast.console.tokens import add
 from holdfast.ports.coordinator import Claim
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.cluster.fakes import Log
 from tests.console.browser import Browser
 

@@ -13,7 +13,7 @@ from playwright.async_api import Browser, expect
 
 from holdfast.console.service import Console
 from holdfast.testing import NodeForTests
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.console.chromium import PATIENCE_MS, PHONE_PX, Tab, opened
 from tests.console.conftest import HOSTILE, LET_GO
 

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.console.overview import Overview, TaskTotals
 from holdfast.errors import Unavailable
 from holdfast.operate.survey import QueueStatus

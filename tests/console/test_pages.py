@@ -31,7 +31,7 @@ from holdfast.ports.target import OutgoingEffect
 from holdfast.rules.tasks.task import ReturnAttempt, StartAttempt, Task
 from holdfast.streams.standstills import Waits
 from holdfast.testing import NodeForTests
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.console.browser import Browser
 from tests.console.conftest import HOSTILE, LET_GO
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from yarl import URL
 
 from holdfast.cluster.timings import SHORT_S
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.console.latency import Latency
 from holdfast.console.overview import Sample
 from holdfast.console.pages.overview import _charts
@@ -24,7 +24,7 @@ from holdfast.console.service import Console
 from holdfast.errors import ConfigError, Unavailable
 from holdfast.system.clock import SystemClock
 from holdfast.testing import NodeForTests
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator.servers import PrometheusServer
 from tests.console.browser import Browser, running_console
 

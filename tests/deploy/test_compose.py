@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.image.image_config import LIVE
 from simulator.servers import PostgresqlServer
 from simulator.servers.loopback import free_port

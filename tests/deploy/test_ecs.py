@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from simulator.servers.loopback import free_port
 from simulator.servers.server import until
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.devices.adapters import open_outbox
 from holdfast.devices.ports.outbox import Adding, OutboxStore
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.console.chromium import chromium
 
 __all__ = ["chromium"]

@@ -13,7 +13,7 @@ from sqlalchemy import create_engine
 from holdfast import App
 from holdfast.devices.ports.outbox import OutboxStore
 from holdfast.devices.rules.device_turn import Turn
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.console.api.conftest import Api
 from tests.console.browser import running_console
 

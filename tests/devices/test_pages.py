@@ -12,7 +12,7 @@ from playwright.async_api import expect
 from sqlalchemy import create_engine
 
 from holdfast import App
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.console.audit import AuditLog
 from holdfast.console.service import Console
 from holdfast.devices import outboxes
@@ -30,7 +30,7 @@ from holdfast.devices.rules.device_turn import Turn
 from holdfast.devices.spec import LABEL
 from holdfast.errors import Unavailable
 from holdfast.ports.coordinator import Claim, Load, Member
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.console.browser import Browser, running_console
 from tests.console.chromium import PATIENCE_MS, PHONE_PX, opened
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, devices
-from holdfast.config import load
+from holdfast.config.sources import load
 from holdfast.devices.ports.outbox import OutboxStore
 from holdfast.devices.target import OutboxTarget
 from holdfast.errors import InvalidMessage, TooLarge
 from holdfast.extend import OutgoingEffect
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 import pytest
 
 from holdfast import App
-from holdfast.assembly import check_app, queues_of
-from holdfast.config import Config
+from holdfast.assembly.checks import check_app, queues_of
+from holdfast.config.settings import Config
 from holdfast.devices.adapters import open_devices, open_outbox
 from holdfast.devices.services.mqtt.device import MqttDevices
 from holdfast.errors import ConfigError
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 
 async def ours() -> bool:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from holdfast import App, Job
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.console.api.routes import operations
 from holdfast.console.service import Console, ConsoleSettings
 from holdfast.devices.adapters import open_outbox
 from holdfast.ports.queue import DeadLetter
 from holdfast.testing import node_for_tests
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.cluster.fakes import Log
 from tests.docs.pages import DOCS, blocks
 

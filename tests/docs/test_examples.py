@@ -39,7 +39,7 @@ def test_handlers_are_tested_on_their_page() -> None:
 def test_toml_and_json_can_be_read(page: Path) -> None:
     import tomllib
 
-    from holdfast.config import Config
+    from holdfast.config.settings import Config
 
     for block in blocks(page, "toml"):
         assert set(tomllib.loads(block.text)) <= set(Config.model_fields)

@@ -15,20 +15,20 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, reports
-from holdfast.assembly import check_app, queues_of
+from holdfast.assembly.checks import check_app, queues_of
+from holdfast.assembly.loading import load_app
 from holdfast.cli.doctor import examine
 from holdfast.cli.options import Options
-from holdfast.config import load
+from holdfast.config.sources import load
 from holdfast.devices.adapters import open_devices
 from holdfast.errors import ConfigError
 from holdfast.extend import Member, Service, SystemClock, lookup
-from holdfast.loading import load_app
 from holdfast.operate.survey import survey
-from holdfast.registration import check_target, target_service
+from holdfast.registration.targets import check_target, target_service
 from holdfast.reports.sinks.file.sink import FileSink
 from holdfast.reports.sinks.memory import MemorySink
 from holdfast.testing import node_for_tests
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.docs.pages import DOCS, blocks
 
 PAGE = DOCS / "extending.md"

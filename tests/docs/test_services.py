@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import cli, legacy_env
+from holdfast import cli
+from holdfast.assembly.loading import load_app
 from holdfast.common.message import NO_RUN, Place
-from holdfast.config import load
-from holdfast.loading import load_app
+from holdfast.config import legacy_names
+from holdfast.config.sources import load
 from holdfast.ports.coordinator import Member
 from holdfast.ports.queue import Outgoing
 from holdfast.rules.streams.ledger import Commit, Result, RunLog
 from holdfast.streams.addressing import address
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator.servers import RedisServer
 from tests.docs.pages import DOCS, ROOT, blocks, rows
 
@@ -71,11 +72,11 @@ async def test_the_user_of_redis_may_do_all_that_is_needed(place: Path) -> None:
             await coordinator.leave("m")
 
 
-def test_every_name_of_the_legacy_environment_is_told() -> None:
+def test_every_name_of_the_legacy_namesironment_is_told() -> None:
     listed: set[str] = set()
     for variable, *_ in rows(PAGE, "## In place of a lock for each video"):
         listed |= set(re.findall(r"`(\w+)`", variable))
-    assert listed == set(legacy_env.NAMES)
+    assert listed == set(legacy_names.NAMES)
 
 
 def test_the_message_is_one_that_the_example_takes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,10 +24,10 @@ from yarl import URL
 
 from deploy.chart import CHART_RULES, SERVICES
 from deploy.generate import RULES
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.ports.coordinator import Load, Member
 from holdfast.rules.cluster.placement import WorkLoad
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator.charts import (
     CHART,
     EXAMPLES,

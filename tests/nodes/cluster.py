@@ -17,12 +17,12 @@ from typing import Any
 
 import psutil
 
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.ports.state import Logged
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.nodes.acting_app import follow
 from tests.nodes.forked import Forked
 

@@ -23,7 +23,7 @@ CONTEXT.set_forkserver_preload(
         "holdfast.cli.node",
         "holdfast.cluster.metrics",
         "holdfast.cluster.node",
-        "holdfast.config",
+        "holdfast.config.settings",
         "holdfast.devices.adapters",
         "holdfast.gateway.clients",
         "holdfast.gateway.haproxy.plane",

@@ -18,10 +18,10 @@ import boto3
 import pytest
 from aiohttp import web
 
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.ports.queue import Outgoing, Queue
 from holdfast.tasks.names import brief_queue, task_queue
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.collector import Collector, collecting
 from tests.nodes.cluster import Process, until
 from tests.nodes.conftest import MakeQueue

@@ -14,11 +14,11 @@ import pytest
 from aiohttp import web
 
 from holdfast import Client
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.ports.state import Logged
 from holdfast.rules.tasks.task import State
 from holdfast.tasks.outcome import Outcome
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator.servers import PostgresqlServer, RedisServer
 from tests.nodes.cluster import PATIENCE_S, Process, until
 from tests.nodes.pilot_app import app, numbered

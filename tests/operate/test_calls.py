@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.common.protocol import Busiest, Done, LookAtTask, Reply, Request, RunningTasks, Stranger
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.errors import OperationRefused
 from holdfast.operate.activity import activity
 from holdfast.operate.tasks import look
@@ -16,7 +16,7 @@ from holdfast.ports.peer import Peer
 from holdfast.rules.tasks.task import StartAttempt
 from holdfast.streams.loads import FIGURES
 from holdfast.tasks.discovery import Directory, NodeEntry, announced
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 APP, TYPE = "reports", "report.publish"
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.common.progress import chunks
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.errors import HoldfastError
 from holdfast.operate.dead_letters import Failed, purge, redrive
 from holdfast.ports.queue import DeadLetter
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.system.clock import SystemClock
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 Act = Callable[[Services, Mapping[str, Sequence[str]], Failed], Awaitable[int]]
 

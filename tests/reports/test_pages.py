@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 from playwright.async_api import Browser as Chromium
 
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.console.service import Console
 from holdfast.errors import Unavailable
 from holdfast.extend import Task, TaskState
@@ -20,7 +20,7 @@ from holdfast.reports import listing
 from holdfast.reports.audit import TASK_TYPE, Audit, Row
 from holdfast.reports.listing import LEFT_OUT
 from holdfast.tasks.discovery import Directory, NodeEntry, announced
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.console.browser import Browser, running_console
 from tests.console.chromium import PHONE_PX, opened
 

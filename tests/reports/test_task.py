@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.app import App
+from holdfast.app.app import App
 from holdfast.common.rate import Rate
-from holdfast.config import load
+from holdfast.config.sources import load
 from holdfast.errors import ConfigError, Fenced, InvalidMessage, LoginRefused, Unavailable
 from holdfast.reports import publish, publish_reports
 from holdfast.reports.assembly import report_publisher
@@ -31,7 +31,7 @@ from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Cancelled
 from holdfast.tasks.spec import TaskSpec
 from holdfast.testing import TaskTest
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator.servers import FtpServer, RedisServer
 from tests.reports.making import stored
 

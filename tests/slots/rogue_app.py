@@ -15,7 +15,7 @@ from typing import Any
 from holdfast import App, Context, StreamHandler
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
-from holdfast.registration import Service
+from holdfast.registration.services import Service
 from holdfast.services.memory.objects import MemoryObjects
 
 app = App("rogue")

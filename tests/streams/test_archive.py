@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import App, Context
-from holdfast.assembly import check_app
+from holdfast.assembly.checks import check_app
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import CommitPlace, Place
-from holdfast.config import load
+from holdfast.config.sources import load
 from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.services.memory.objects import MemoryObjects
 from holdfast.streams.archive import (
@@ -27,7 +27,7 @@ from holdfast.streams.archive import (
     read_line,
     segment,
 )
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 COMMIT = CommitPlace(3, 14, 1_793_000_000.0)
 PLACE = Place(0, 7)

@@ -10,12 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from holdfast import AsyncClient, Client
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.errors import Unavailable
 from holdfast.ports.coordinator import Coordinator, Load, Member
 from holdfast.streams import declared
 from holdfast.streams.declared import Undeclared, run_by_nodes
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.cluster.fakes import Log
 
 PATIENCE_S = 30.0
@@ -87,7 +87,7 @@ async def test_a_short_program_is_warned_before_it_ends(url: str, monkeypatch: p
         with Client("meters", url=url) as client:
             client.stream("frms").send({"key": "a"})
 
-    monkeypatch.setattr("holdfast.client.run_by_nodes", slow)
+    monkeypatch.setattr("holdfast.client.async_client.run_by_nodes", slow)
     monkeypatch.setattr(Undeclared, "close", told)
     with capture_logs() as logged:
         await asyncio.to_thread(program)

@@ -14,12 +14,12 @@ import pytest
 
 from holdfast import App, AsyncClient, Client, Context, StreamMessage
 from holdfast.common.message import Place
-from holdfast.config import load
+from holdfast.config.sources import load
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.ports.queue import Delivery, Outgoing
 from holdfast.streams.addressing import address
 from holdfast.streams.producer import StreamProducer
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator.servers import FauxqsServer
 
 

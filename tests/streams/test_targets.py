@@ -16,11 +16,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from holdfast import App, Context, Job, devices
-from holdfast.assembly import check_app
-from holdfast.config import load
+from holdfast.assembly.checks import check_app
+from holdfast.config.sources import load
 from holdfast.errors import ConfigError, TooLarge
 from holdfast.testing import NodeSettings, StreamTest, node_for_tests
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 PATIENCE_S = 20.0
 

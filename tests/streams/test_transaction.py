@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from structlog.testing import capture_logs
 
 from holdfast import AsyncClient, Client, StreamMessage
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator.servers import PostgresqlServer
 from simulator.servers.server import until
 

@@ -25,8 +25,8 @@ from holdfast.streams.offline import OfflineStream
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.replay import Replay
 from holdfast.system.clock import SystemClock
+from holdfast.system.values import Values
 from holdfast.testing import NodeForTests, NodeSettings, node_for_tests
-from holdfast.values import Values
 
 LIMIT = 50_000
 LARGE = "x" * (LIMIT + 1)

@@ -23,7 +23,7 @@ from holdfast.services.memory.state import MemoryState
 from holdfast.streams.storage import StreamStorage
 from holdfast.streams.work import StreamWork
 from holdfast.streams.worker import StreamWorker
-from holdfast.values import Values
+from holdfast.system.values import Values
 from simulator.limits import limits_with
 from simulator.loop import SimClock
 from tests.cluster.fakes import Log

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
-from holdfast.config import load
+from holdfast.config.sources import load
 from holdfast.devices.adapters import open_outbox
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter, Outgoing
@@ -23,7 +23,7 @@ from holdfast.system.clock import SystemClock
 from holdfast.system.files import OWNER, for_writers, make_file, make_folder, whole_file
 from holdfast.tasks.opening import backup_at
 from holdfast.testing import TaskTest
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.reports.making import stored
 
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from holdfast.cli.doctor import _machine
-from holdfast.config import Config, _usable_cores
+from holdfast.config.settings import Config, _usable_cores
 from holdfast.system.machine import Machine
 
 CORES = len(os.sched_getaffinity(0))

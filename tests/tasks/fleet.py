@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import ClientSession
 
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.rules.tasks.task import State
@@ -22,7 +22,7 @@ from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.nodes.cluster import Process, lives, until
 from tests.tasks.plain import plain
 

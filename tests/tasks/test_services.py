@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AsyncClient
-from holdfast.assembly import queues_of
+from holdfast.assembly.checks import queues_of
 from holdfast.rules.tasks.task import State
 from holdfast.services.aws.channel import dead_letter_name
 from holdfast.services.aws.client import AwsClient

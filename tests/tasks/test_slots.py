@@ -606,7 +606,7 @@ NODE = """
     from holdfast.rules.tasks.task import Task
     from holdfast.cluster.host import Host
     from holdfast.cluster.limits import Limits
-    from holdfast.config import Config
+    from holdfast.config.settings import Config
     from holdfast.tasks.body import body_of
     from holdfast.tasks.slots import TaskSlots
     import deeds_app, msgspec, structlog

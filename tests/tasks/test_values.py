@@ -18,6 +18,7 @@ from holdfast.services.memory.objects import MemoryObjects
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import MemoryTasks
 from holdfast.system.clock import SystemClock
+from holdfast.system.values import Values
 from holdfast.tasks import work
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.order import Order
@@ -35,7 +36,6 @@ from holdfast.tasks.wire import (
     encode_task,
 )
 from holdfast.testing import NodeForTests, node_for_tests
-from holdfast.values import Values
 from tests.cluster.fakes import Log
 from tests.tasks.plain import plain
 
@@ -86,7 +86,7 @@ async def test_what_can_not_be_a_value_is_not_looked_for() -> None:
 
 
 async def test_a_value_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.values.VALUE_BYTES_MAX", 1000)
+    monkeypatch.setattr("holdfast.system.values.VALUE_BYTES_MAX", 1000)
     with pytest.raises(TooLarge, match="a value of 1001 bytes is too large; it may have 1000"):
         await values().put(bytes(1001))
 

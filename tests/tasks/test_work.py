@@ -21,12 +21,12 @@ from holdfast.ports.target import OutgoingEffect
 from holdfast.rules.tasks.task import AttemptBeat, EffectsLeft, EndAttempt, StartAttempt, State, Task
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.task_slots import MemoryTaskSlot
+from holdfast.system.values import Values
 from holdfast.tasks.body import Body
 from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.proto import TaskMessage
 from holdfast.tasks.wire import BatchPlace, Envelope, FollowUp, SentTask, encode_task
-from holdfast.values import Values
 from simulator.faults import Weather
 from simulator.loop import SimClock, run
 from simulator.scenario import TROUBLE_S, Fault

@@ -8,11 +8,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.ports.queue import Outgoing
 from holdfast.services.postgres.queue import PostgresQueue
 from holdfast.services.sqlite.queue import SqliteQueue
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator.servers import PostgresqlServer
 from tests.versions import released
 

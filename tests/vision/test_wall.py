@@ -14,14 +14,14 @@ from playwright.async_api import Browser as Chromium
 from playwright.async_api import expect
 
 from holdfast import App, Context
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.console.service import Console
 from holdfast.errors import Unavailable
 from holdfast.services.file.objects import FileObjects
 from holdfast.testing import NodeForTests, node_for_tests
 from holdfast.vision.places import object_name
 from holdfast.vision.wall import AT_ONCE
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.console.browser import Browser, running_console
 from tests.console.chromium import PATIENCE_MS, PHONE_PX, opened
 

@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 import holdfast
-from holdfast import registration
 from holdfast.cli import exits, output
 from holdfast.cli.help_pages import CommandPages, overview
 from holdfast.errors import HoldfastError
-from holdfast.registration import LazyCommand
+from holdfast.registration import entry_points
+from holdfast.registration.entry_points import LazyCommand
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -64,13 +64,13 @@ COMMANDS = {
 def all_commands(only: str = "") -> dict[str, LazyCommand]:
     """All commands by name: Holdfast's own, and those that installed packages have registered. Of these, only
     the one that is called ``only``, where there is one."""
-    places = registration.all_registered(registration.COMMANDS)
+    places = entry_points.all_registered(entry_points.COMMANDS)
     names = [only] if only in places else places
     return {name: _registered(name, places[name]) for name in names} | COMMANDS
 
 
 def _registered(name: str, place: str) -> LazyCommand:
-    found = registration.find(registration.COMMANDS, name, object)
+    found = entry_points.find(entry_points.COMMANDS, name, object)
     return found if isinstance(found, LazyCommand) else LazyCommand(place, "")
 
 

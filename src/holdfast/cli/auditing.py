@@ -13,7 +13,7 @@ from holdfast.cli import output
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.wiring import Services
+    from holdfast.wiring.services import Services
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@ from holdfast.errors import OperationRefused
 
 if TYPE_CHECKING:
     from holdfast.transfer.backup import Summary
-    from holdfast.wiring import Services
+    from holdfast.wiring.services import Services
 
 
 async def backup(
@@ -38,8 +38,8 @@ async def backup(
         stream: Only this stream; may be repeated.
         json: Print what the file holds as JSON.
     """
+    from holdfast.registration.urls import shown  # noqa: PLC0415
     from holdfast.transfer.backup import transferable, write  # noqa: PLC0415
-    from holdfast.urls import shown  # noqa: PLC0415
 
     async with options.services(reads_only=True) as services:
         state = transferable(services.state(), shown(services.config.state_url))
@@ -71,9 +71,9 @@ async def restore(
         check: Only verify the file; write nothing.
         json: Print JSON lines: what the file holds, or each key that was restored.
     """
+    from holdfast.registration.urls import shown  # noqa: PLC0415
     from holdfast.transfer.backup import restore as restored  # noqa: PLC0415
     from holdfast.transfer.backup import transferable, verify  # noqa: PLC0415
-    from holdfast.urls import shown  # noqa: PLC0415
 
     summary = verify(source)
     if check:

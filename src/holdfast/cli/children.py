@@ -15,7 +15,7 @@ from holdfast.slots import lifeline
 from holdfast.system.interpreter import not_run
 
 if TYPE_CHECKING:
-    from holdfast.config import Config
+    from holdfast.config.settings import Config
 
 PROGRAM = "from holdfast.cli.children import main; main()"
 

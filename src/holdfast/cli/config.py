@@ -22,7 +22,7 @@ def show(*, json: Json = False, options: Options = DEFAULTS) -> None:
     Args:
         json: Print one JSON object, settings by name.
     """
-    from holdfast.config import explain  # noqa: PLC0415
+    from holdfast.config.sources import explain  # noqa: PLC0415
 
     settings = explain(options.load(logs=False))
     if json:

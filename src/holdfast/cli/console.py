@@ -12,10 +12,10 @@ from holdfast.cli import exits, output
 from holdfast.cli.node import signals
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.errors import ConfigError
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 if TYPE_CHECKING:
-    from holdfast.config import Config
+    from holdfast.config.settings import Config
     from holdfast.console.service import Console, ConsoleSettings
 
 PORT = 8400

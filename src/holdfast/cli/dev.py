@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from holdfast.assembly.loading import load_app
 from holdfast.cli import exits, output
 from holdfast.cli.node import ENDING_S, FINAL, beside, first_of, keep_log, signals
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.loading import load_app
 from holdfast.tasks.opening import discovered
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 if TYPE_CHECKING:
     from holdfast.cli.changes import ProjectFiles
     from holdfast.cli.children import Launcher
     from holdfast.cluster.supervisor import Supervisor
-    from holdfast.config import Config
+    from holdfast.config.settings import Config
 
 JOINED_CHECK_S = 0.1
 """How often it is asked whether a fresh node has joined."""
@@ -113,7 +113,7 @@ async def develop(
 
     from holdfast.cli.changes import ProjectFiles  # noqa: PLC0415
     from holdfast.cli.children import Launcher  # noqa: PLC0415
-    from holdfast.config import DOTENV, FILE  # noqa: PLC0415
+    from holdfast.config.sources import DOTENV, FILE  # noqa: PLC0415
     from holdfast.system.clock import SystemClock  # noqa: PLC0415
 
     told, over = signals()

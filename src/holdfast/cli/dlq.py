@@ -22,7 +22,7 @@ from holdfast.operate import dead_letters
 from holdfast.operate.dead_letters import dead_letter_record
 from holdfast.ports.queue import DeadLetter
 from holdfast.tasks.opening import backup_at, make_dead_letters, producing
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 if TYPE_CHECKING:
     from holdfast.tasks.dead_letters import Choice

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import Parameter
 
-from holdfast.app import App
-from holdfast.assembly import check_app, queues_of
+from holdfast.app.app import App
+from holdfast.assembly.checks import check_app, queues_of
+from holdfast.assembly.loading import declared, load_app
 from holdfast.cli import exits, output
 from holdfast.cli.findings import Finding, is_there, look_at, unknown_variables, unsound, why_not_made
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.protocol import Done, Probe, Reply, Request
 from holdfast.common.redaction import redact, redact_url
 from holdfast.common.wording import counted
+from holdfast.config.legacy_names import ANY_BUCKET
 from holdfast.errors import ConfigError, HoldfastError, NoDatabase, OutcomeUnknown, Unavailable
 from holdfast.extend.products import products
-from holdfast.legacy_env import ANY_BUCKET
-from holdfast.loading import declared, load_app
 from holdfast.operate.survey import (
     PendingEffects,
     archives_away,
@@ -36,14 +36,14 @@ from holdfast.ports.objects import Objects
 from holdfast.ports.peer import Peer
 from holdfast.ports.queue_setup import QueueFinding
 from holdfast.ports.slots import StreamSlotMaker
-from holdfast.registration import service_of
+from holdfast.registration.services import service_of
+from holdfast.registration.urls import path_in
 from holdfast.system.machine import Machine
 from holdfast.tasks.opening import backup_at
-from holdfast.urls import path_in
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 if TYPE_CHECKING:
-    from holdfast.config import Config
+    from holdfast.config.settings import Config
 
 PROBE_TIMEOUT_S = 2.0
 MIB = 1024**2
@@ -148,13 +148,13 @@ async def _print_policy(place: str | None, config: Config) -> int:
 
 async def examine(place: str | None, options: Options) -> list[Finding]:
     """Every check, one after the other."""
-    from holdfast import config as settings  # noqa: PLC0415
+    from holdfast.config import sources  # noqa: PLC0415
 
     try:
         config = options.load()
     except ConfigError as error:
         return [unsound(error)]
-    changed = sum(setting.source != "default" for setting in settings.explain(config))
+    changed = sum(setting.source != "default" for setting in sources.explain(config))
     findings = [Finding("settings", "ok", f"sound; {changed} of them set, see `holdfast config show`")]
     findings += unknown_variables()
     findings += _machine(config)
@@ -171,7 +171,7 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
 
 def _files(config: Config) -> Iterable[Finding]:
     """Databases that an earlier version, or another program, has left to others."""
-    from holdfast.config import Config  # noqa: PLC0415
+    from holdfast.config.settings import Config  # noqa: PLC0415
 
     urls = {getattr(config, name) for name in Config.model_fields if name.endswith("_url")}
     for url in sorted(urls) if config.file_access == "owner" else ():

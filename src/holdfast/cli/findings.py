@@ -31,9 +31,9 @@ def unsound(error: ConfigError) -> Finding:
 
 def unknown_variables() -> Iterable[Finding]:
     """Variables of the environment that this version doesn't know, with what may be meant."""
-    from holdfast import config as settings  # noqa: PLC0415
+    from holdfast.config import sources  # noqa: PLC0415
 
-    for variable, fix in settings.unknown_variables():
+    for variable, fix in sources.unknown_variables():
         yield Finding("environment", "warning", f"{variable} is no setting and does nothing", fix)
 
 

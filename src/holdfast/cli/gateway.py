@@ -13,10 +13,10 @@ from holdfast.errors import ConfigError
 from holdfast.gateway.assembly import make_gateway
 from holdfast.gateway.haproxy.binary import OLDEST, find
 from holdfast.gateway.haproxy.buffers import REPLAY_BYTES, REPLAY_BYTES_MAX
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 if TYPE_CHECKING:
-    from holdfast.config import Config
+    from holdfast.config.settings import Config
     from holdfast.gateway.haproxy.plane import HaproxyOptions
     from holdfast.gateway.listen import Tls
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cyclopts.help import HelpPanel
     from rich.console import Console, ConsoleOptions
 
-    from holdfast.registration import LazyCommand
+    from holdfast.registration.entry_points import LazyCommand
 
 INTRODUCTION = """Usage: holdfast COMMAND
 

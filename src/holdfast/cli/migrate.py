@@ -7,7 +7,7 @@ from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.redaction import redact_url
 from holdfast.operate.versions import VersionStanding, standing, told
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 
 async def migrate(*, contract: bool = False, json: Json = False, options: Options = DEFAULTS) -> int:

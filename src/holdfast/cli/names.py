@@ -31,7 +31,7 @@ def _of_members(names: Callable[[Member], Iterable[str]]) -> list[str]:
     import asyncio  # noqa: PLC0415
 
     async def ask() -> list[Member]:
-        from holdfast.wiring import Services  # noqa: PLC0415
+        from holdfast.wiring.services import Services  # noqa: PLC0415
 
         async with (
             asyncio.timeout(ANSWER_S),

@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from holdfast import legacy_env
-from holdfast.assembly import look_for_queues, make_node
+from holdfast.assembly.checks import look_for_queues
+from holdfast.assembly.loading import load_app
+from holdfast.assembly.node import make_node
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.common.redaction import redact_url
+from holdfast.config import legacy_names
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.loading import load_app
 from holdfast.tasks.opening import discovered
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 if TYPE_CHECKING:
     from holdfast.cluster.node import Node
-    from holdfast.config import Config
+    from holdfast.config.settings import Config
 
 FINAL = (exits.OK, exits.USAGE, exits.INTERRUPTED)
 """Exit codes of a node that was told to end, or that another try can't help."""
@@ -77,11 +78,11 @@ def run(
     import structlog  # noqa: PLC0415
     import uvloop  # noqa: PLC0415
 
-    from holdfast.config import explain  # noqa: PLC0415
+    from holdfast.config.sources import explain  # noqa: PLC0415
 
     config = options.load(node_name=name, host=host, port=port, advertise=advertise, slots=slots)
     if older := {
-        setting.name: setting.source for setting in explain(config) if legacy_env.told(setting.source)
+        setting.name: setting.source for setting in explain(config) if legacy_names.told(setting.source)
     }:
         structlog.get_logger().info("older names count", **older)
     if nodes is None:

@@ -12,8 +12,8 @@ from cyclopts.validators import Number
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.config import Config
-    from holdfast.wiring import Services
+    from holdfast.config.settings import Config
+    from holdfast.wiring.services import Services
 
 CONFIG = Group("Settings", sort_key=99)
 
@@ -33,7 +33,7 @@ class Options:
     def load(self, *, logs: bool = True, **more: Any) -> Config:
         """The config in force, ``more`` settings given first. Logging is set up by it, unless the command
         logs nothing (``logs``)."""
-        from holdfast.config import load, unknown_variables  # noqa: PLC0415 - a page of help needs none
+        from holdfast.config.sources import load, unknown_variables  # noqa: PLC0415 - a page of help needs none
 
         overrides: dict[str, Any] = {"url": self.url}
         for item in self.set:
@@ -58,7 +58,7 @@ class Options:
     def services(self, *, reads_only: bool = False) -> Services:
         """The services of the config in force, to be used with ``async with``. With ``reads_only`` nothing is
         made that is missing."""
-        from holdfast.wiring import Services  # noqa: PLC0415
+        from holdfast.wiring.services import Services  # noqa: PLC0415
 
         return Services(self.load(), reads_only=reads_only)
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from holdfast.assembly import check_app, queues_of
+from holdfast.assembly.checks import check_app, queues_of
+from holdfast.assembly.loading import load_app
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.loading import load_app
 
 if TYPE_CHECKING:
     from holdfast.ports.queue_setup import Made

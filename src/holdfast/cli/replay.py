@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from holdfast.assembly.loading import declared_stream, load_app
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.storable import storable
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, NoRoom, Unavailable
-from holdfast.loading import declared_stream, load_app
 from holdfast.system.files import FULL, Access, make_file, make_folder
 
 if TYPE_CHECKING:
-    from holdfast.app import App
+    from holdfast.app.app import App
     from holdfast.streams.archive_reader import ArchiveReader, Hours
     from holdfast.streams.replay import Replay, ReplayedMessage
     from holdfast.streams.spec import StreamSpec
-    from holdfast.wiring import Services
+    from holdfast.wiring.services import Services
 
 DECLARED = "archive"
 """As --from, this means the archive that the stream declares."""

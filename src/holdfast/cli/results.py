@@ -14,7 +14,7 @@ from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.patience import ReadPatience
 from holdfast.operate.records import place
 from holdfast.ports.state import Logged
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 PAGE = 500
 WAIT_S = 20.0

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
+from holdfast.assembly.loading import declared_stream, load_app
 from holdfast.cli import output
 from holdfast.cli.apart import apart
 from holdfast.cli.names import StreamName
@@ -19,7 +20,6 @@ from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.survey import warn_of_undeclared
 from holdfast.common.codec import decode_plain
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
-from holdfast.loading import declared_stream, load_app
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 

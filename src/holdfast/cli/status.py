@@ -44,10 +44,10 @@ async def status(
         json: Print one JSON object.
     """
     # A page of help needs no node.
-    from holdfast.assembly import queues_of  # noqa: PLC0415
+    from holdfast.assembly.checks import queues_of  # noqa: PLC0415
+    from holdfast.assembly.loading import load_app  # noqa: PLC0415
     from holdfast.cli.patience import ReadPatience  # noqa: PLC0415
     from holdfast.cli.survey import render  # noqa: PLC0415
-    from holdfast.loading import load_app  # noqa: PLC0415
     from holdfast.operate.survey import survey  # noqa: PLC0415
 
     declared = (*queues_of(load_app(app)),) if app else ()

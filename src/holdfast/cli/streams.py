@@ -16,7 +16,7 @@ from holdfast.common.wording import counted
 from holdfast.errors import ConfigError
 from holdfast.operate import streams
 from holdfast.operate.streams import StreamRecord
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 app = App(
     name="streams",

@@ -8,7 +8,7 @@ from rich.text import Text
 from holdfast.cli import output
 from holdfast.operate.sending import stream_warning
 from holdfast.operate.survey import Survey, calls_per_message
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 
 def render(found: Survey, limit: int) -> Group:

@@ -34,7 +34,7 @@ from holdfast.tasks.outcome import Outcome
 
 if TYPE_CHECKING:
     from holdfast.tasks.producer import Producer
-    from holdfast.wiring import Services
+    from holdfast.wiring.services import Services
 
 app = App(name="tasks", help="Tasks: send them, see how they stand, end them, try them again.")
 

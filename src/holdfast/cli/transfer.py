@@ -16,7 +16,7 @@ from holdfast.errors import ConfigError, OperationRefused
 if TYPE_CHECKING:
     from holdfast.ports.clock import Clock
     from holdfast.transfer.parts import Part, PartReport
-    from holdfast.wiring import Services
+    from holdfast.wiring.services import Services
 
 SERVICES = ("queue_url", "coordinator_url", "state_url", "tasks_url", "registry_url")
 
@@ -59,7 +59,7 @@ async def transfer(
         json: Print JSON lines, one for each part.
     """
     from holdfast.transfer.contents import check_apart, contents  # noqa: PLC0415
-    from holdfast.wiring import Services  # noqa: PLC0415
+    from holdfast.wiring.services import Services  # noqa: PLC0415
 
     if options.url is not None:
         raise ConfigError("transfer has two sides; write --from and --to instead of --url")

@@ -15,7 +15,7 @@ from holdfast.errors import ConfigError, HoldfastError, UnsupportedStore
 from holdfast.extend.products import products
 from holdfast.operate.versions import OLDEST, VersionStanding, standing, told
 from holdfast.ports.coordinator import Member
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 
 async def examine_upgrade(options: Options) -> list[Finding]:

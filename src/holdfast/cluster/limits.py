@@ -15,8 +15,8 @@ wait too long for it."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's limits. Those without a default are settings, described in :class:`~holdfast.config.Config`.
-    The others aren't settings; only tests change them.
+    """A node's limits. Those without a default are settings, described in
+    :class:`~holdfast.config.settings.Config`. The others aren't settings; only tests change them.
 
     Attributes:
         room_check_s: how long a pump without room waits before it checks again.

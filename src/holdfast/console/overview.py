@@ -27,7 +27,7 @@ from holdfast.ports.coordinator import Member
 from holdfast.ports.state import Risk
 from holdfast.rules.tasks.task import State
 from holdfast.tasks.names import brief_queue
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 NODES_S = (1.0, 30.0)
 QUEUES_S = (3.0, 60.0)

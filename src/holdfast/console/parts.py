@@ -18,7 +18,7 @@ from holdfast.console.overview import Overview
 from holdfast.console.rendering import Renderer
 from holdfast.console.tokens import Tokens
 from holdfast.ports.clock import Clock
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.common.http_errors import describe_http_error
 from holdfast.common.redaction import redact
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.errors import Unavailable
 from holdfast.ports.clock import Clock
 

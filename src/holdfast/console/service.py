@@ -35,7 +35,7 @@ from holdfast.console.tokens import Tokens
 from holdfast.errors import HoldfastError, Retry
 from holdfast.gateway.listen import BACKLOG, Tls, listen
 from holdfast.http.serving import TLS_HANDSHAKE_S, Connections, is_loopback
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 FORM_BYTES = 64 * 1024
 """The largest form that a page may send. Routes of the API read their bodies with limits of their own."""

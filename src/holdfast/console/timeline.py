@@ -15,7 +15,7 @@ from holdfast.operate.explanation import Why
 from holdfast.operate.records import split_key
 from holdfast.ports.queue import DeadLetter
 from holdfast.rules.streams.ledger import Checkpoint
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 DEAD_LETTERS = 20
 TOLD_MAX = 60

@@ -30,8 +30,10 @@ With :func:`exports` a package imports its public names at their first use.
 from typing import TYPE_CHECKING
 
 from holdfast.common.lazy import exports
-from holdfast.registration import Opening, Service, TargetOpening, TargetService, lookup, schemes
-from holdfast.urls import extra, named, path_in
+from holdfast.registration.entry_points import lookup, schemes
+from holdfast.registration.services import Opening, Service
+from holdfast.registration.targets import TargetOpening, TargetService
+from holdfast.registration.urls import extra, named, path_in
 
 if TYPE_CHECKING:
     from holdfast.common.message import SeqKind

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from holdfast.cli.options import DEFAULTS, Json, Limit, Options
     from holdfast.cli.survey import warn_of_undeclared
     from holdfast.cluster.supervisor import Supervisor
-    from holdfast.registration import LazyCommand
+    from holdfast.registration.entry_points import LazyCommand
     from holdfast.slots.lifeline import die_with
     from holdfast.system.log import set_up as set_up_log
 else:  # A page of help needs no node.
     __getattr__ = exports(
         __name__,
         {
-            "LazyCommand": "holdfast.registration",
+            "LazyCommand": "holdfast.registration.entry_points",
             "DEFAULTS": "holdfast.cli.options",
             "Json": "holdfast.cli.options",
             "Launcher": "holdfast.cli.children",

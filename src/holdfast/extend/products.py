@@ -16,16 +16,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.common.lazy import exports
-from holdfast.registration import PRODUCTS, all_of
+from holdfast.registration.entry_points import PRODUCTS, all_of
 
 if TYPE_CHECKING:
-    from holdfast.app import App
-    from holdfast.assembly import queues_of
+    from holdfast.app.app import App
+    from holdfast.assembly.checks import queues_of
     from holdfast.cli.findings import Finding, look_at
     from holdfast.cluster.host import Host
     from holdfast.cluster.lifecycle import await_user_code
     from holdfast.cluster.node import NodePart, Work
-    from holdfast.config import Config, load
+    from holdfast.config.settings import Config
+    from holdfast.config.sources import load
     from holdfast.console.api.operations import Operation
     from holdfast.console.product_pages import ProductPages
     from holdfast.operate.tasks import check_app, services_of
@@ -36,27 +37,27 @@ if TYPE_CHECKING:
     from holdfast.tasks.producer import BRIEF_VISIBILITY_S
     from holdfast.tasks.spec import TaskSettings
     from holdfast.tasks.wire import Envelope, encode_brief
-    from holdfast.wiring import Services
+    from holdfast.wiring.services import Services
 else:  # Whoever asks what an app declares runs no node.
     __getattr__ = exports(
         __name__,
         {
             "BRIEF_VISIBILITY_S": "holdfast.tasks.producer",
-            "Config": "holdfast.config",
+            "Config": "holdfast.config.settings",
             "Envelope": "holdfast.tasks.wire",
             "Finding": "holdfast.cli.findings",
             "Host": "holdfast.cluster.host",
             "MemoryRegistry": "holdfast.services.memory.registry",
             "NodePart": "holdfast.cluster.node",
-            "Services": "holdfast.wiring",
+            "Services": "holdfast.wiring.services",
             "TaskSettings": "holdfast.tasks.spec",
             "Work": "holdfast.cluster.node",
             "await_user_code": "holdfast.cluster.lifecycle",
             "check_app": "holdfast.operate.tasks",
             "encode_brief": "holdfast.tasks.wire",
-            "load": "holdfast.config",
+            "load": "holdfast.config.sources",
             "look_at": "holdfast.cli.findings",
-            "queues_of": "holdfast.assembly",
+            "queues_of": "holdfast.assembly.checks",
             "services_of": "holdfast.operate.tasks",
             "task_queue": "holdfast.tasks.names",
         },

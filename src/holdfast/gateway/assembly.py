@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cluster.limits import Limits
 from holdfast.system.log import get_logger
-from holdfast.wiring import Services, metrics_page_settings, peer_tls, revealed
+from holdfast.wiring.services import Services, metrics_page_settings, peer_tls, revealed
 
 if TYPE_CHECKING:
     from holdfast.gateway.clients import Clients

@@ -19,7 +19,7 @@ from holdfast.operate.survey import ASK_TIMEOUT_S
 from holdfast.ports.coordinator import Member
 from holdfast.streams.loads import FIGURES, StreamActivity
 from holdfast.tasks.held_tasks import TaskActivity
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 
 class StreamOnNode(StreamActivity):

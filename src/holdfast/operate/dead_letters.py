@@ -21,7 +21,7 @@ from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.streams import operations
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.opening import make_producer
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 REDRIVE_ACTION, PURGE_ACTION = "send dead letters again", "remove dead letters"
 """What the audit log calls what is done, whether on a page, by the API or on the command line."""

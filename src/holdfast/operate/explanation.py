@@ -21,7 +21,7 @@ from holdfast.rules.cluster.placement import choose, shortage
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.streams.slots import SlotWork
 from holdfast.streams.standstills import Waits
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 
 class StreamReport(msgspec.Struct):

@@ -10,7 +10,7 @@ from holdfast.rules.tasks import concurrency as rules
 from holdfast.rules.tasks.concurrency import ConcurrencyLimits
 from holdfast.tasks.concurrency import PREFIX, document_name
 from holdfast.tasks.documents import change, record_in
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 SET_ACTION = "set limits"
 """What the audit log calls what is done, whether on a page, by the API or on the command line."""

@@ -8,7 +8,7 @@ from holdfast.common.protocol import Done, Drain, Request
 from holdfast.errors import NotKnown, OperationRefused
 from holdfast.ports.coordinator import Member
 from holdfast.ports.dead_letters import Reads, at_once
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 LOOK_S = 0.2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.tasks.discovery import DeclaredTimes, Directory
 from holdfast.tasks.schedule import ScheduleEntry, Schedules
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 SET_ACTION, REMOVE_ACTION = "set in the schedule", "remove from the schedule"
 """What the audit log calls what is done, whether on a page, by the API or on the command line."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from holdfast.errors import HoldfastError
 from holdfast.rules.cluster.scaling import Glance, NodeWish, apps_of, wish
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 
 async def wishes(services: Services, app: str, over_s: float) -> list[NodeWish]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.errors import HoldfastError
 from holdfast.streams.declared import run_by_nodes
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 
 async def stream_warning(services: Services, stream: str) -> str:

@@ -24,7 +24,7 @@ from holdfast.ports.state import Logged
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.rules.streams.sequencer import SKIP_MARK
 from holdfast.streams import operations
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 NAMES_MAX = 100
 """The most identities that are read to find a stream's latest results: some messages are skipped."""

@@ -18,7 +18,7 @@ from holdfast.ports.queue import Queue, TransferableQueue
 from holdfast.rules.tasks.task import State, Task
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.opening import PRODUCER_NEEDS, discovered, make_producer
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 if TYPE_CHECKING:
     from holdfast.tasks.discovery import Listing

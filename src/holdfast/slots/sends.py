@@ -10,7 +10,7 @@ from holdfast.common.acts import Send
 from holdfast.common.codec import encode_result
 from holdfast.common.message import check_key, check_text
 from holdfast.errors import InvalidMessage, TooLarge
-from holdfast.registration import check_target
+from holdfast.registration.targets import check_target
 
 EFFECTS_MAX = 100
 """How many effects one message or task may send."""

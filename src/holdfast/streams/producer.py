@@ -16,7 +16,7 @@ from holdfast.streams.addressing import STORED_BODY, address, first_names, store
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.spec import StreamSpec
 from holdfast.system.spans import sending
-from holdfast.values import ADVICE, Values
+from holdfast.system.values import ADVICE, Values
 
 UNDECLARED = {"key": "key", "seq": "seq", "run": "run"}
 """The names of key, seq and run in messages of a stream that isn't declared in this program."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import Queue
 from holdfast.ports.state import StateStore
-from holdfast.values import Values
+from holdfast.system.values import Values
 
 
 class StreamStorage(NamedTuple):

@@ -13,7 +13,7 @@ from holdfast.ports.target import OutgoingEffect
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.spec import StreamSpec
-from holdfast.values import Values
+from holdfast.system.values import Values
 
 
 class StreamTarget:

@@ -13,7 +13,7 @@ from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Registry
-from holdfast.registration import service_of
+from holdfast.registration.services import service_of
 from holdfast.tasks.documents import change, record_in
 
 REFRESH_S = 15.0

@@ -11,14 +11,14 @@ from urllib.parse import quote
 
 from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError
-from holdfast.registration import backup_opener, service_of
+from holdfast.registration.services import backup_opener, service_of
+from holdfast.registration.urls import named
 from holdfast.system.files import OWNER, Access
 from holdfast.system.log import get_logger
-from holdfast.urls import named
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 if TYPE_CHECKING:
-    from holdfast.config import Config
+    from holdfast.config.settings import Config
     from holdfast.ports.backup import Backup
     from holdfast.tasks.dead_letters import TaskDeadLetters
     from holdfast.tasks.periodic import Deed, Times

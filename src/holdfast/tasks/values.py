@@ -10,11 +10,11 @@ from holdfast.common.codec import decode_plain
 from holdfast.errors import ValueLost
 from holdfast.ports.clock import Clock
 from holdfast.ports.objects import Objects
+from holdfast.system.values import VALUE_BYTES_MAX, Values
 from holdfast.tasks.body import Body
 from holdfast.tasks.follow_ups import brief_of
 from holdfast.tasks.outcome import RESULT_BYTES_MAX, Outcome
 from holdfast.tasks.wire import SentTask, decode_brief
-from holdfast.values import VALUE_BYTES_MAX, Values
 
 INLINE_BYTES_MAX = RESULT_BYTES_MAX
 """What is larger is stored. The result of a task travels in its brief, so the same limit fits both."""

@@ -23,13 +23,13 @@ from holdfast.ports.slots import Attempt, Progress, TaskHost, Tried
 from holdfast.ports.tracing import TracedCall
 from holdfast.slots.sends import SendRecorder, check_seconds
 from holdfast.slots.traced import handling, joins
+from holdfast.system.values import ADVICE
 from holdfast.tasks import reading  # noqa: F401 (slots are forked with it, or each would import it)
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import SEND_DELAY_MAX_S, Cancelled, Job, JobLog, Retry
 from holdfast.tasks.outcome import RESULT_BYTES_MAX, Outcome
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import decode_brief
-from holdfast.values import ADVICE
 
 Run = Callable[[Any, Job], Any]
 

@@ -9,7 +9,7 @@ from holdfast.testing.stream_test import SetTimer, StreamTest
 from holdfast.testing.task_test import TaskTest
 
 if TYPE_CHECKING:
-    from holdfast.config import NodeSettings
+    from holdfast.config.settings import NodeSettings
     from holdfast.testing.node import NodeForTests, StreamResult, node_for_tests
     from holdfast.testing.pytest_plugin import StartNode
 else:  # These import all services or pytest, so they are imported only when they are first used.
@@ -17,7 +17,7 @@ else:  # These import all services or pytest, so they are imported only when the
         __name__,
         {
             "NodeForTests": "holdfast.testing.node",
-            "NodeSettings": "holdfast.config",
+            "NodeSettings": "holdfast.config.settings",
             "StartNode": "holdfast.testing.pytest_plugin",
             "StreamResult": "holdfast.testing.node",
             "node_for_tests": "holdfast.testing.node",

@@ -11,10 +11,10 @@ import contextlib
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from holdfast.app import App
+from holdfast.app.app import App
 from holdfast.ports.meter import Meter
 from holdfast.ports.slots import Attempt, MessageWork, Progress, Queried, Ran, SlotHost, TaskHost, Tried
-from holdfast.registration import service_of
+from holdfast.registration.services import service_of
 from holdfast.slots.thread import SlotThread, drive
 from holdfast.streams.worker import StreamWorker
 from holdfast.tasks.worker import TaskExecutor

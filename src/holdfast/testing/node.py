@@ -16,15 +16,15 @@ from urllib.parse import quote
 import msgspec
 from pydantic import ValidationError
 
-from holdfast.app import App
-from holdfast.assembly import make_node
-from holdfast.client import Client, StreamSender
+from holdfast.app.app import App
+from holdfast.assembly.loading import of_products
+from holdfast.assembly.node import make_node
+from holdfast.client.client import Client, StreamSender
 from holdfast.cluster.node import Node
 from holdfast.common.codec import decode_plain
 from holdfast.common.message import Place, is_timer_name
-from holdfast.config import Config, NodeSettings
+from holdfast.config.settings import Config, NodeSettings
 from holdfast.errors import ConfigError
-from holdfast.loading import of_products
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import DeadLetter
 from holdfast.ports.slots import StreamSlotMaker, TaskHost, TaskSlotMaker
@@ -34,7 +34,7 @@ from holdfast.tasks.names import task_queue
 from holdfast.tasks.opening import make_values
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.testing.in_process import ThreadTaskWorker, ThreadWorker
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 T = TypeVar("T")
 

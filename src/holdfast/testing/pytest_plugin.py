@@ -10,7 +10,7 @@ import pytest
 
 if TYPE_CHECKING:
     from holdfast import App
-    from holdfast.config import NodeSettings
+    from holdfast.config.settings import NodeSettings
     from holdfast.testing.node import NodeForTests
 
 

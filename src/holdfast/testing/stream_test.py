@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.app import App
+from holdfast.app.app import App
 from holdfast.common.codec import encode_result
 from holdfast.common.message import Place
 from holdfast.errors import (

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import msgspec
 
-from holdfast.app import App
+from holdfast.app.app import App
 from holdfast.errors import ConfigError
 from holdfast.ports.slots import Attempt, Progress
 from holdfast.rules.tasks.task import Task

@@ -21,13 +21,13 @@ from holdfast.ports.queue import DeadLetter, TransferableQueue, WaitingMessage
 from holdfast.ports.registry import Document, Registry
 from holdfast.ports.state import Logged, TransferableState
 from holdfast.ports.tasks import TransferableTasks
-from holdfast.registration import service_of
+from holdfast.registration.services import service_of
+from holdfast.registration.urls import shown
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.rules.tasks.task import Task
 from holdfast.tasks.discovery import APPS, Listing
 from holdfast.transfer.parts import PAGE, Item, Part, digest
-from holdfast.urls import shown
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 T = TypeVar("T")
 

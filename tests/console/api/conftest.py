@@ -14,12 +14,12 @@ import jsonschema
 import pytest
 
 from holdfast import App, Context, Job, StreamHandler
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.console.api.openapi import describe
 from holdfast.console.api.routes import DESCRIPTION, operations
 from holdfast.console.service import Console, ConsoleSettings
 from holdfast.testing import NodeForTests, node_for_tests
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.cluster.fakes import Log
 
 LET_GO = threading.Event()

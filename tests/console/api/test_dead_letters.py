@@ -11,7 +11,7 @@ from holdfast.operate import dead_letters
 from holdfast.ports.queue import DeadLetter
 from holdfast.rules.streams.ledger import Commit, RunLog
 from holdfast.testing import NodeForTests
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.console.api.conftest import Api
 
 QUEUE = "letters"

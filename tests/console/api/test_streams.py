@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from holdfast.testing import NodeForTests
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.console.api.conftest import Api
 
 LOOK_S = 0.02

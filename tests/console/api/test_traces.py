@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.tasks.names import task_queue
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.console.api.conftest import Api
 
 PLACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -11,14 +11,14 @@ import pytest
 
 from holdfast import App
 from holdfast.cli import run
-from holdfast.config import load
+from holdfast.config.sources import load
 from holdfast.console.audit import AuditLog
 from holdfast.devices.rules.device_turn import Heard, Turn
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 from holdfast.devices.services.sqlalchemy.writer import SqlWriter
 from holdfast.devices.spec import CommandFields
 from holdfast.system.clock import SystemClock
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import msgspec
 import psutil
 import pytest
 
-from holdfast.config import load
+from holdfast.config.sources import load
 from holdfast.console.audit import AuditLog
 from holdfast.errors import HoldfastError, NoRoom, Unavailable
 from holdfast.reports import listing
@@ -24,7 +24,7 @@ from holdfast.reports.sinks.file.sink import FileUpload
 from holdfast.rules.tasks.task import State, Task
 from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator.proxies import TcpFaults
 from simulator.servers import FtpServer
 from tests.cli.test_node import PATIENCE_S, Process

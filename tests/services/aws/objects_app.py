@@ -1,6 +1,6 @@
 """An app whose handlers fetch objects, in both forms."""
 
-from holdfast.app import App
+from holdfast.app.app import App
 from holdfast.streams.handler import Context
 
 app = App("objects")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import load
+from holdfast.config.sources import load
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.aws.queue import SqsQueue
 from holdfast.services.aws.sqs import Sqs
 from holdfast.system.clock import SystemClock
-from holdfast.target_urls import TargetUrls
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
+from holdfast.wiring.target_urls import TargetUrls
 
 
 @pytest.mark.parametrize("queue_name", ["fifo"], indirect=True)

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.errors import ConfigError
 from holdfast.services.postgres.durability import Standing, check, judge
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator.servers import PostgresqlServer
 from tests.services.postgres.conftest import MakeDatabase
 

@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.ports.meter import Meter
 from holdfast.ports.state import Risk
 from holdfast.services.redis.connection import RedisConnection, parse
 from holdfast.services.redis.durability import check, judge
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from simulator.servers import RedisCluster, RedisSentinel, RedisServer
 
 SOUND = {

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import load
+from holdfast.config.sources import load
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.redis.queue import RedisQueue
-from holdfast.target_urls import QueueTarget, TargetUrls
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
+from holdfast.wiring.target_urls import QueueTarget, TargetUrls
 from simulator.servers import RedisServer
 
 

@@ -16,14 +16,14 @@ from aiohttp.test_utils import TestServer
 from standardwebhooks.webhooks import Webhook as Verifier
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from holdfast.config import load
+from holdfast.config.sources import load
 from holdfast.errors import Busy, ConfigError, EffectRefused, HoldfastError, Retry, Unavailable
 from holdfast.ports.meter import Meter
 from holdfast.ports.target import OutgoingEffect, Target
-from holdfast.registration import check_target
+from holdfast.registration.targets import check_target
 from holdfast.services.webhooks.webhook import UNSURE_CALLS_AT_ONCE, Poster
-from holdfast.target_urls import TargetUrls
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
+from holdfast.wiring.target_urls import TargetUrls
 
 SECRET = "whsec_" + base64.b64encode(b"a key of twenty-four byt").decode()
 NEXT = "whsec_" + base64.b64encode(b"its successor, as long..").decode()
@@ -273,7 +273,7 @@ def test_a_url_that_is_wrong_is_refused_where_it_is_sent_to(url: str, said: str,
 
 
 async def test_the_secrets_of_targets_are_settings_that_nobody_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.config import explain
+    from holdfast.config.sources import explain
 
     config = load({"target_secrets": {"https://a.example/": SECRET}})
     assert SECRET not in repr(config)

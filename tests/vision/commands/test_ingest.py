@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from holdfast.ports.coordinator import Load, Member
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 from tests.vision.rtsp import Server
 
 FRAMES = 5

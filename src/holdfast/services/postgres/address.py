@@ -10,7 +10,7 @@ from psycopg import Error
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast.errors import ConfigError
-from holdfast.urls import shown
+from holdfast.registration.urls import shown
 
 SCHEMA = "holdfast"
 CONNECT_TIMEOUT_S = 5

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.app import App
+from holdfast.app.app import App
 from holdfast.errors import InvalidMessage
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.tasks.handler import Job

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     # With a default, which typing has from Python 3.13 on.
     from typing_extensions import TypeVar as DefaultTypeVar
 
-    from holdfast.client import Client
-    from holdfast.config import ClientSettings
+    from holdfast.client.client import Client
+    from holdfast.config.settings import ClientSettings
     from holdfast.devices import Dialect, Outbox, Patience, PresenceRules, Topics
     from holdfast.tasks.periodic import Periodic
 
@@ -125,7 +125,7 @@ class App:
                 client.close()
 
     def _connect(self, config: Path | None, settings: ClientSettings) -> None:
-        from holdfast.client import Client  # noqa: PLC0415 - all services, for those who send
+        from holdfast.client.client import Client  # noqa: PLC0415 - all services, for those who send
 
         self._client, self._client_pid = Client(self, config=config, **settings), os.getpid()
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import legacy_env
-from holdfast.config import Config, explain, load
+from holdfast.config import legacy_names
+from holdfast.config.settings import Config
+from holdfast.config.sources import explain, load
 from holdfast.errors import ConfigError
 
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/123456789012/frames"
@@ -26,7 +27,7 @@ REDIS = "redis://redis.internal:6380"
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory and an environment without settings, old or new."""
     monkeypatch.chdir(tmp_path)
-    for name in (*(f"HOLDFAST_{name.upper()}" for name in Config.model_fields), *legacy_env.NAMES):
+    for name in (*(f"HOLDFAST_{name.upper()}" for name in Config.model_fields), *legacy_names.NAMES):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_REGION", "AWS_SECRET_ACCESS_KEY"):  # so that what a test sets by .env ends with it
         monkeypatch.setenv(name, "")
@@ -48,12 +49,12 @@ def shown(name: str) -> tuple[str | float | bool | None, str]:
 
 def told(**given: str) -> dict[str, str]:
     """The settings that follow from some variables."""
-    return {name: value for name, (value, _) in legacy_env.settings(given, {}, ()).items()}
+    return {name: value for name, (value, _) in legacy_names.settings(given, {}, ()).items()}
 
 
 def refusal(**given: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        legacy_env.settings(given, {}, ())
+        legacy_names.settings(given, {}, ())
     return str(caught.value)
 
 
@@ -165,8 +166,8 @@ def test_impossible_older_names_are_refused(given: dict[str, str], named: list[s
 
 def test_a_queue_alone_needs_to_be_told_where_the_rest_is() -> None:
     own = {"coordinator_url", "state_url"}
-    assert legacy_env.settings({"SQS_QUEUE_URL": QUEUE}, {}, own)["queue_url"].value == QUEUE
-    assert "queue_url" not in legacy_env.settings({"SQS_QUEUE_URL": QUEUE}, {}, {"url"})
+    assert legacy_names.settings({"SQS_QUEUE_URL": QUEUE}, {}, own)["queue_url"].value == QUEUE
+    assert "queue_url" not in legacy_names.settings({"SQS_QUEUE_URL": QUEUE}, {}, {"url"})
 
 
 # --- times
@@ -190,7 +191,7 @@ def test_older_names_of_lock_times_become_ttl_and_renewal() -> None:
 @pytest.mark.parametrize("interval", ["15", "20", "29.9"])
 def test_an_interval_over_half_the_ttl_runs_and_is_shortened(interval: str) -> None:
     given = {"REDIS_HOST": "h", "LOCK_TTL_SECONDS": "30", "LOCK_RENEWAL_INTERVAL_SECONDS": interval}
-    found = legacy_env.settings(given, {}, ())["renew_s"]
+    found = legacy_names.settings(given, {}, ())["renew_s"]
     assert found.value == "10.0"
     assert found.source == (
         "LOCK_TTL_SECONDS / 3, as LOCK_RENEWAL_INTERVAL_SECONDS in the environment is over half of it"

@@ -10,19 +10,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import holdfast
-from holdfast.app import App
+from holdfast.app.app import App
+from holdfast.assembly.checks import check_app, queues_of
+from holdfast.assembly.loading import load_app
 from holdfast.cluster.limits import Limits
-from holdfast.common.redaction import redact_url
-from holdfast.errors import ConfigError, NoDatabase
+from holdfast.errors import ConfigError
 from holdfast.extend.products import products
-from holdfast.loading import load_app, of_products
-from holdfast.registration import check_target
-from holdfast.streams.spec import QUEUE_NUMBER
 from holdfast.system.log import get_logger
 from holdfast.system.machine import Machine
 from holdfast.tasks.names import brief_queue, task_queue
-from holdfast.urls import has_password, shown
-from holdfast.wiring import Services, revealed
+from holdfast.wiring.services import Services, revealed
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -191,7 +188,7 @@ def _targets(services: Services, app: App, host: Host) -> Targets:
     """Make what takes the effects of streams and tasks. Raises ConfigError if the package for one is
     missing."""
     from holdfast.cluster.deliverer import Targets  # noqa: PLC0415
-    from holdfast.target_urls import TargetUrls  # noqa: PLC0415
+    from holdfast.wiring.target_urls import TargetUrls  # noqa: PLC0415
 
     made: dict[tuple[str, str], Target] = {}
     if app.streams:
@@ -291,108 +288,3 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         ),
         announcer=announcer,
     )
-
-
-def check_app(services: Services, app: App) -> None:
-    """Raise ConfigError if what ``app`` declares can't run on these services, or contradicts the config."""
-    from holdfast.config import check  # noqa: PLC0415
-
-    config = services.config
-    check(config, app.streams.values())
-    _check_one_stream(services.only_stream(), app)
-    for name, model in app.models.items():
-        for setting in ("model_memory_mb", "slot_memory_mb"):
-            if 0 < (limit_mb := getattr(config, setting)) < model.memory_mb:
-                raise ConfigError(
-                    f"model {name!r} has memory_mb = {model.memory_mb}, and {setting} is {limit_mb}:"
-                    f" no slot could hold it; raise {setting}"
-                )
-    for name, stream in app.streams.items():
-        if not _numbers(services, name) and stream.seq == QUEUE_NUMBER:
-            raise ConfigError(
-                f"stream {name!r} has seq='queue', and queue_url is {redact_url(config.queue_url)!r}: that"
-                " queue doesn't number messages; declare seq= as the field that holds it, leave it out,"
-                " or use a FIFO queue, whose name ends in '.fifo'"
-            )
-    for name, stream in app.streams.items():
-        _check_results_to(app, name, stream.results_to)
-        _check_archive(services, name, stream.archive)
-    for product in products():
-        product.check(services, app)
-
-
-def _numbers(services: Services, stream: str) -> bool:
-    """Return True if the queue of a stream numbers its messages."""
-    try:
-        return services.queue(stream).seq_kind != "absent"
-    except NoDatabase:  # for who only looks, until the first node makes it; those of SQLite number them
-        return True
-
-
-def _check_results_to(app: App, stream: str, target: str) -> None:
-    """Raise ConfigError for a target of results that isn't there."""
-    if not target:
-        return
-    try:
-        check_target(target, app.targets)
-    except ConfigError as error:
-        raise ConfigError(f"stream {stream!r}: results_to: {error}") from None
-
-
-def _check_archive(services: Services, stream: str, url: str) -> None:
-    """Raise ConfigError for an archive that nothing serves."""
-    if not url:
-        return
-    if has_password(url):
-        raise ConfigError(
-            f"stream {stream!r}: archive is {shown(url)!r}: it holds a password, which would be in the code;"
-            " leave it out, and give credentials as the object store's own tools take them"
-        )
-    try:
-        services.archive(url)
-    except ConfigError as error:
-        raise ConfigError(f"stream {stream!r}: {error}") from None
-
-
-def _check_one_stream(one: str, app: App) -> None:
-    """Raise ConfigError unless the stream ``one``, whose claims have bare ids, is the app's only one, and no
-    product has claims. An empty ``one`` is no such stream."""
-    others = sorted({*app.streams, *of_products(app)} - {one})
-    if one and one not in app.streams:
-        raise ConfigError(
-            f"coordinator_url names ?stream={one}, which the app doesn't declare; it declares"
-            f" {', '.join(others) or 'no stream'}: name one of its streams, or leave ?stream= out"
-        )
-    if one and others:
-        raise ConfigError(
-            f"coordinator_url names ?stream={one}, but the app declares {', '.join(others)} as well, whose"
-            " claims could not be told apart: leave ?stream= out, or give the others an app of their own"
-        )
-
-
-async def look_for_queues(services: Services, app: App) -> list[str]:
-    """Raise ConfigError if a queue of the app isn't there, and may not be made (``create_queues``); returns
-    what is missing beside, in words."""
-    setup, lacking = services.queue_setup(), list[str]()
-    if setup is None:
-        return lacking
-    for name, visibility_s in queues_of(app).items():
-        if services.config.create_queues:
-            await setup.create(name, visibility_s=visibility_s, tags={}, encrypt=False, kms_key="")
-        elif text := await setup.lacking(name):
-            lacking.append(text)
-    return lacking
-
-
-def queues_of(app: App) -> dict[str, float]:
-    """The names of an app's queues, each with how long it should hide, in seconds, what is received by
-    somebody who doesn't say for how long."""
-    from holdfast.tasks.producer import BRIEF_VISIBILITY_S  # noqa: PLC0415
-
-    streams = {name: spec.timeout_s + spec.gap_timeout_s for name, spec in app.streams.items()}
-    tasks = {task_queue(app.name, name): spec.visibility_s for name, spec in app.tasks.items()}
-    briefs = {brief_queue(app.name): BRIEF_VISIBILITY_S} if app.tasks else {}
-    found = streams | tasks | briefs
-    for product in products():
-        found |= product.queues(app)
-    return found

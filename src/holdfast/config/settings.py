@@ -1,47 +1,30 @@
 """The settings of a node: all are read, checked against each other and frozen here.
 
 A setting is taken from the first of: the command line, the environment (``HOLDFAST_…``), a ``.env`` file,
-``holdfast.toml``, older names (:mod:`holdfast.legacy_env`), its default. Whatever is wrong is a ConfigError
-that names the setting, its value, where it came from and what to do.
+``holdfast.toml``, older names (:mod:`holdfast.config.legacy_names`), its default. Whatever is wrong is a
+ConfigError that names the setting, its value, where it came from and what to do.
 """
 
 from __future__ import annotations
 
 import base64
-import difflib
 import json
-import os
-import re
 import socket
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict
+from typing import Any, Literal, TypedDict
 
-from dotenv import dotenv_values
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, field_validator
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator
 
-from holdfast import legacy_env
-from holdfast.common.protocol import FORWARD_OVERHEAD_BYTES
-from holdfast.common.redaction import HIDDEN, redact, redact_url
-from holdfast.errors import ConfigError
-from holdfast.registration import service_of
 from holdfast.system.files import FileAccess
 from holdfast.system.log import Format, Level, Tracebacks
 from holdfast.system.machine import Machine
 
-FILE = Path("holdfast.toml")
-DOTENV = Path(".env")
 PREFIX = "HOLDFAST_"
 EMPTY = "''"
 """The value of a variable that sets the empty text: one that is empty sets nothing."""
 
-NOT_SETTINGS = ("HOLDFAST_CREDENTIAL",)
-"""Prefixes of variables that are no settings: the credentials of reports, and the path of a file of them."""
-
 SECRET_CHARS_MIN = 16
-_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
 WEBHOOK_KEY_BYTES_MIN = 16
 DAY_S = 86400.0
 
@@ -394,6 +377,14 @@ class Config(BaseModel):
                 )
         return secrets
 
+    def note_sources(self, sources: Mapping[str, str]) -> None:
+        """Note where settings were read from."""
+        self._sources.update(sources)
+
+    def source_of(self, setting: str) -> str:
+        """Return where a setting was read from, in words."""
+        return self._sources.get(setting, "default")
+
     def named(self, setting: str) -> str:
         """Return what an error calls a setting: with the one that was given, where it has its value from
         that."""
@@ -495,277 +486,6 @@ class NodeSettings(ClientSettings, total=False):
     log_keep_s: float
 
 
-class Setting(NamedTuple):
-    """One effective setting, its value safe to show, and where it came from."""
-
-    name: str
-    value: str | float | bool | None
-    source: str
-
-
-class StreamLimits(Protocol):
-    """The settings of a declared stream that are checked against the config."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def gap_timeout_s(self) -> float: ...
-    @property
-    def prefer_latency(self) -> bool: ...
-    @property
-    def seq_kind(self) -> str: ...
-    @property
-    def inbox_limit(self) -> int: ...
-    @property
-    def idle_timeout_s(self) -> float | None: ...
-    @property
-    def restart_after_s(self) -> float | None: ...
-
-
-def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -> Config:
-    """Read the settings. ``overrides`` come first, except for None values; ``file`` replaces
-    ``holdfast.toml``. Raises ConfigError, which names everything that is wrong.
-
-    Variables of AWS (``AWS_…``) in ``.env`` are copied to the environment of this process, where the
-    credentials are read. Variables that are already set there are kept."""
-    dotenv = _dotenv()
-    layers = [
-        ("the command line", {name: value for name, value in (overrides or {}).items() if value is not None}),
-        ("the environment", _settings_among(os.environ)),
-        (str(DOTENV), _settings_among(dotenv)),
-        (str(file or FILE), _toml(file)),
-    ]
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    for source, layer in reversed(layers):
-        named = {name.lower(): value for name, value in layer.items()}  # as in the environment
-        values.update(named)
-        sources.update(dict.fromkeys(named, source))
-    for name, told in legacy_env.settings(os.environ, dotenv, values).items():
-        values[name], sources[name] = told
-    for name, value in dotenv.items():
-        if name.startswith("AWS_"):
-            os.environ.setdefault(name, value)
-    try:
-        config = Config(**values)
-    except ValidationError as error:
-        raise ConfigError("\n".join(_problems(error, values, sources))) from None
-    config._sources.update(sources)
-    check(config)
-    return config
-
-
-def check(config: Config, streams: Iterable[StreamLimits] = ()) -> None:
-    """Raise ConfigError if settings contradict each other, or ``streams`` contradict them."""
-    wrong = [*_contradictions(config)]
-    for stream in streams:
-        wrong.extend(_stream_contradictions(config, stream))
-    if wrong:
-        raise ConfigError("\n".join(wrong))
-
-
-def explain(config: Config) -> list[Setting]:
-    """Every setting with its value, secrets hidden, and its source."""
-    return [
-        Setting(name, _shown(getattr(config, name)), config._sources.get(name, "default"))
-        for name in Config.model_fields
-    ]
-
-
-def unknown_variables() -> Iterable[tuple[str, str]]:
-    """Yield variables of the environment and of ``.env`` that begin as settings do but are none, each with
-    what to do. They may belong to another version or program, but are more likely misspelt."""
-    for variable in sorted({*os.environ, *_dotenv()}):
-        name = variable.lower()
-        if not variable.startswith(PREFIX) or name.removeprefix(PREFIX.lower()) in Config.model_fields:
-            continue
-        if variable.startswith(NOT_SETTINGS):
-            continue
-        near = difflib.get_close_matches(name.removeprefix(PREFIX.lower()), Config.model_fields, 1)
-        yield variable, f"did you mean {PREFIX}{near[0].upper()}?" if near else "unset it"
-
-
-def reference() -> str:
-    """The table of settings for the docs, in Markdown."""
-    lines = ["| setting | default | meaning |", "|---|---|---|"]
-    for name, field in Config.model_fields.items():
-        lines.append(f"| `{name}` | {_default(field)} | {field.description} |")
-    return "\n".join(lines) + "\n"
-
-
-# --- reading
-
-
-def _dotenv() -> dict[str, str]:
-    """Return all variables in ``.env``."""
-    try:
-        return {name: value for name, value in dotenv_values(DOTENV).items() if value}
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{DOTENV} can't be read: {error}") from None
-
-
-def _settings_among(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings among variables, in upper or lower case. An empty one sets nothing, ``EMPTY`` the
-    empty text."""
-    given = {name.lower(): "" if value == EMPTY else value for name, value in variables.items() if value}
-    variable_of = {f"{PREFIX}{name}".lower(): name for name in Config.model_fields}
-    return {name: given[variable] for variable, name in variable_of.items() if variable in given}
-
-
-def _toml(file: Path | None) -> dict[str, Any]:
-    path = file or FILE
-    if file is not None and not file.is_file():
-        raise ConfigError(
-            f"config file {str(file)!r} is no file; name one that exists, or leave --config away"
-        )
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"config file {str(path)!r} can't be read: {error}; it must be TOML") from None
-
-
-# --- telling what is wrong
-
-
-def _problems(error: ValidationError, values: Mapping[str, Any], sources: Mapping[str, str]) -> Iterable[str]:
-    for problem in error.errors(include_url=False, include_context=False):
-        name = str(problem["loc"][0])
-        if problem["type"] == "default_factory_not_called":
-            continue  # caused by another setting, which has a text of its own
-        source = sources.get(name, "default")
-        if problem["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(name, Config.model_fields, 1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else "`holdfast config show` lists the settings"
-            yield f"unknown setting {name!r} in {source}; {hint}"
-        else:
-            reason = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-            if name not in values:
-                yield _wrong_default(name, problem["input"], reason)
-                continue
-            value = HIDDEN if _is_secret(name) else _told(values[name])
-            yield f"{name} is {value} (from {source}): it {reason}. Change it there. {_meaning(name)}"
-
-
-def _wrong_default(name: str, default: Any, reason: str) -> str:
-    """Return what is wrong with a setting that isn't given: mostly the one that it follows."""
-    shown = _default(Config.model_fields[name])
-    followed = [each for each in re.findall(r"`(\w+)`", shown) if each in Config.model_fields]
-    what_to_do = f"Change {followed[0]}, or set {name}." if followed else f"Set {name}."
-    told = shown.replace("`", "")
-    return f"{name} is {_told(default)} (its default, {told}): it {reason}. {what_to_do} {_meaning(name)}"
-
-
-def _contradictions(config: Config) -> Iterable[str]:
-    def wrong(what: str, why: str, fix: str) -> str:
-        return f"{what}: {why}; {fix}"
-
-    if not config.renew_s < config.ttl_s / 2:
-        yield wrong(
-            f"renew_s is {config.renew_s} and ttl_s is {config.ttl_s}",
-            "one lost renewal would end the membership",
-            f"set renew_s below {config.ttl_s / 2} (ttl_s / 2) or raise ttl_s",
-        )
-    waits_too_long = not config.renew_s + config.lock_timeout_s < config.ttl_s
-    if waits_too_long and service_of(config.coordinator_url).waits_for_locks:
-        yield wrong(
-            f"lock_timeout_s is {config.lock_timeout_s}, renew_s {config.renew_s} and ttl_s {config.ttl_s}",
-            "one wait for a lock would end the membership",
-            "lower lock_timeout_s or raise ttl_s until renew_s + lock_timeout_s is below ttl_s",
-        )
-    if config.peer_secret_also and not config.peer_secret:
-        yield wrong(
-            "peer_secret_also is set and peer_secret is not",
-            "a second secret needs a first one",
-            "set peer_secret to the one that this node shows to others",
-        )
-    if config.peer_tls_name is not None and not _HOST_NAME.fullmatch(config.peer_tls_name):
-        yield wrong(
-            f"peer_tls_name is {config.peer_tls_name!r}",
-            "it is no host name",
-            "write one such as nodes.holdfast.internal",
-        )
-    if config.peer_tls_name is not None and config.peer_tls_ca is None:
-        yield wrong(
-            "peer_tls_name is set and peer_tls_ca is not",
-            "a name is checked only in certificates",
-            "set peer_tls_cert, peer_tls_key and peer_tls_ca too",
-        )
-    tls = {name: getattr(config, name) for name in ("peer_tls_cert", "peer_tls_key", "peer_tls_ca")}
-    if any(tls.values()) and not all(tls.values()):
-        missing = " and ".join(name for name, file in tls.items() if not file)
-        yield wrong(f"{missing} is not set", "TLS between nodes needs all three", f"set {missing} too")
-    if config.slot_memory_mb and config.model_memory_mb > config.slot_memory_mb:
-        yield wrong(
-            f"model_memory_mb is {config.model_memory_mb} and slot_memory_mb is {config.slot_memory_mb}",
-            "a slot would be replaced before it unloads a model",
-            "set model_memory_mb below slot_memory_mb, with room for all else in a slot",
-        )
-    if config.custody_limit > config.max_held:
-        yield wrong(
-            f"custody_limit is {config.custody_limit} and max_held is {config.max_held}",
-            "messages in custody are held too",
-            "lower custody_limit or raise max_held",
-        )
-    if config.max_message_bytes + FORWARD_OVERHEAD_BYTES > config.max_peer_bytes:
-        yield wrong(
-            f"max_message_bytes is {config.max_message_bytes} and max_peer_bytes is {config.max_peer_bytes}",
-            "a message of that size could not be forwarded",
-            f"raise max_peer_bytes to {config.max_message_bytes + FORWARD_OVERHEAD_BYTES} or more",
-        )
-    if config.custody_check_s >= config.visibility_s:
-        yield wrong(
-            f"custody_check_s is {config.custody_check_s} and visibility_s is {config.visibility_s}",
-            "a message whose owner is lost would show again before it is offered to the next",
-            "set custody_check_s below visibility_s",
-        )
-    if config.move_timeout_s > config.drain_timeout_s:
-        yield wrong(
-            f"move_timeout_s is {config.move_timeout_s} and drain_timeout_s is {config.drain_timeout_s}",
-            "a node that stops would leave before its first move is given up",
-            "lower move_timeout_s or raise drain_timeout_s",
-        )
-    outlasts_the_stop = config.receive_wait_s >= config.drain_timeout_s
-    if outlasts_the_stop and not service_of(config.queue_url).cuts_receives:
-        yield wrong(
-            f"receive_wait_s is {config.receive_wait_s} and drain_timeout_s is {config.drain_timeout_s}",
-            "a receive under way on it is not cut off, so a node that stops could leave before its last one",
-            "lower receive_wait_s or raise drain_timeout_s",
-        )
-
-
-def _stream_contradictions(config: Config, stream: StreamLimits) -> Iterable[str]:
-    waits_for_gaps = stream.seq_kind != "absent" and not stream.prefer_latency
-    if waits_for_gaps and stream.gap_timeout_s <= config.visibility_s:
-        yield (
-            f"stream {stream.name!r}: gap_timeout_s is {stream.gap_timeout_s} and visibility_s is"
-            f" {config.visibility_s}: a message that a dead node hides would be skipped before it shows"
-            f" again; set the stream's gap_timeout_s above {config.visibility_s}, lower visibility_s, or"
-            " declare the stream with prefer_latency=True"
-        )
-    if stream.restart_after_s is not None and stream.restart_after_s <= config.visibility_s:
-        yield (
-            f"stream {stream.name!r}: restart_after_s is {stream.restart_after_s} and visibility_s is"
-            f" {config.visibility_s}: a message that shows again would be taken for the start of a new run;"
-            f" set the stream's restart_after_s well above {config.visibility_s}"
-        )
-    idle_timeout_s = stream.idle_timeout_s or config.idle_timeout_s
-    if idle_timeout_s >= config.idle_keep_s:
-        yield (
-            f"stream {stream.name!r}: idle_timeout_s is {idle_timeout_s} and idle_keep_s is"
-            f" {config.idle_keep_s}: the state of a stream could be dropped while a node owns it; lower"
-            " idle_timeout_s or raise idle_keep_s"
-        )
-    if stream.inbox_limit > config.max_held:
-        yield (
-            f"stream {stream.name!r}: inbox_limit is {stream.inbox_limit} and max_held is"
-            f" {config.max_held}: one stream could fill the node; lower the stream's inbox_limit or raise"
-            " max_held"
-        )
-
-
-# --- showing
-
-
 def _signs(secret: str) -> bool:
     """Return whether these are secrets of webhooks."""
     try:
@@ -780,30 +500,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     return value.get_secret_value() if isinstance(value, SecretStr) else value
-
-
-def _shown(value: Any) -> str | float | bool | None:
-    if isinstance(value, dict):
-        return ", ".join(f"{redact_url(name)} = {_shown(each)}" for name, each in value.items())
-    if isinstance(value, SecretStr):
-        return HIDDEN
-    return redact_url(value) if isinstance(value, str) else value
-
-
-def _told(value: Any) -> str:
-    """A value as an error text shows it, without secrets."""
-    return repr(redact_url(value)) if isinstance(value, str) else redact(repr(value))
-
-
-def _is_secret(name: str) -> bool:
-    return name in Config.model_fields and "SecretStr" in str(Config.model_fields[name].annotation)
-
-
-def _meaning(name: str) -> str:
-    return f"({Config.model_fields[name].description})" if name in Config.model_fields else ""
-
-
-def _default(field: FieldInfo) -> str:
-    extra = field.json_schema_extra
-    shown = extra.get("shown") if isinstance(extra, dict) else None
-    return str(shown) if shown else "none" if field.default is None else f"`{field.default}`"

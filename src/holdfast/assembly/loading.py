@@ -6,7 +6,7 @@ import importlib
 import sys
 from pathlib import Path
 
-from holdfast.app import App
+from holdfast.app.app import App
 from holdfast.common.trace import raised_at
 from holdfast.common.user_code import explain
 from holdfast.errors import ConfigError

@@ -10,9 +10,9 @@ from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import ConfigError, EffectRefused
 from holdfast.ports.queue import Outgoing, Queue
 from holdfast.ports.target import OutgoingEffect, Target
-from holdfast.registration import TargetService, check_target, target_service
-from holdfast.urls import shown, with_password
-from holdfast.wiring import Services
+from holdfast.registration.targets import TargetService, check_target, target_service
+from holdfast.registration.urls import shown, with_password
+from holdfast.wiring.services import Services
 
 SENDER = "source"
 """The attribute that holds the full key of the stream that sent an effect, or type and trace id of

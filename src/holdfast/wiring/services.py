@@ -25,29 +25,29 @@ from holdfast.ports.registry import Registry
 from holdfast.ports.slots import StreamSlotMaker, TaskSlotMaker
 from holdfast.ports.state import DatabaseHealth, Risk, StateStore
 from holdfast.ports.tasks import BriefingTasks, TaskStore
-from holdfast.registration import (
+from holdfast.registration.services import (
     Closing,
     NotServed,
     Opening,
     Service,
     Shared,
-    TargetOpening,
     place_of,
     service_of,
     unserved,
 )
+from holdfast.registration.targets import TargetOpening
+from holdfast.registration.urls import extra, find_secret
 from holdfast.system.clock import SystemClock
 from holdfast.system.files import access_for
 from holdfast.system.log import get_logger
-from holdfast.urls import extra, find_secret
-from holdfast.values import Values
+from holdfast.system.values import Values
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from pydantic import SecretStr
 
     from holdfast.cluster.tracer import Tracer
-    from holdfast.config import Config
+    from holdfast.config.settings import Config
     from holdfast.http.metrics_page import MetricsPage, MetricsPageSettings
     from holdfast.http.serving import Connections
     from holdfast.http.tls import PeerTls

@@ -4,29 +4,24 @@ It needs no handlers."""
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import math
-import os
-import threading
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
     Collection,
-    Coroutine,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, Unpack
 
-from holdfast.app import App
-from holdfast.config import ClientSettings, load
+from holdfast.config.settings import ClientSettings
+from holdfast.config.sources import load
 from holdfast.errors import ConfigError
 from holdfast.ports.queue import Addition
 from holdfast.rules.tasks.task import Task
@@ -35,7 +30,7 @@ from holdfast.streams.declared import Undeclared, run_by_nodes
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.spec import StreamSpec
-from holdfast.streams.transaction import add, add_async, is_async
+from holdfast.streams.transaction import add_async
 from holdfast.system.files import access_for
 from holdfast.system.log import get_logger
 from holdfast.tasks.dead_letters import Choice, TaskDeadLetters
@@ -43,13 +38,22 @@ from holdfast.tasks.opening import backup_at, make_dead_letters, make_producer, 
 from holdfast.tasks.order import FollowUps, Order, SendOptions
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Brief, Producer
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 if TYPE_CHECKING:
-    from holdfast.config import Config
+    from holdfast.config.settings import Config
     from holdfast.tasks.schedule import ScheduleEntry, Schedules
 
 T = TypeVar("T")
+
+
+class DeclaredApp(Protocol):
+    """The part of a :class:`holdfast.App` that a client needs."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def streams(self) -> Mapping[str, StreamSpec]: ...
 
 
 class AsyncStreamSender:
@@ -100,11 +104,11 @@ class AsyncStreamSender:
         run. All are checked before the first is sent. ``connection`` is as for ``send``."""
         if connection is not None:
             return await add_async(connection, await self._addition(messages))
-        return await (await self._producer()).send(_wrapped(messages))
+        return await (await self._producer()).send(wrapped(messages))
 
     async def _addition(self, messages: Iterable[Any]) -> Addition:
         """Return what :meth:`send_many` executes at a connection of the caller's."""
-        return await (await self._producer()).addition(_wrapped(messages))
+        return await (await self._producer()).addition(wrapped(messages))
 
 
 class AsyncClient:
@@ -115,14 +119,14 @@ class AsyncClient:
         app: the name of the app, or the App itself: messages to its streams are then checked before they are
             sent.
         config: the config file to use instead of ``holdfast.toml``.
-        settings: those of :class:`holdfast.config.ClientSettings`. All other settings are found as a node
-            finds them: in the environment (``HOLDFAST_…``), ``.env`` and ``holdfast.toml``. If
+        settings: those of :class:`~holdfast.config.settings.ClientSettings`. All other settings are found as
+            a node finds them: in the environment (``HOLDFAST_…``), ``.env`` and ``holdfast.toml``. If
             ``registry_url`` alone is given, the first call reads the other URLs from the registry, where
             nodes write them. It raises ConfigError if no node has done so yet.
     """
 
     def __init__(
-        self, app: str | App, *, config: Path | None = None, **settings: Unpack[ClientSettings]
+        self, app: str | DeclaredApp, *, config: Path | None = None, **settings: Unpack[ClientSettings]
     ) -> None:
         self._app = app if isinstance(app, str) else app.name
         self._streams: Mapping[str, StreamSpec] | None = None if isinstance(app, str) else app.streams
@@ -388,223 +392,8 @@ class AsyncClient:
             return sent
 
 
-class StreamSender:
-    """Sends messages to one stream. Made by :meth:`Client.stream`."""
-
-    def __init__(self, client: Client, stream: AsyncStreamSender) -> None:
-        self._client = client
-        self._stream = stream
-
-    def send(
-        self,
-        message: Any,
-        *,
-        key: str | int | None = None,
-        seq: int | None = None,
-        run: int | None = None,
-        message_id: str = "",
-        delay_s: float = 0.0,
-        connection: Any = None,
-    ) -> str:
-        """As :meth:`AsyncStreamSender.send`. ``connection`` is used in the thread that calls."""
-        wrapped = StreamMessage(message, key, seq, run, message_id, delay_s)
-        (sent,) = self.send_many([wrapped], connection=connection)
-        return sent
-
-    def send_many(self, messages: Iterable[Any], *, connection: Any = None) -> list[str]:
-        """As :meth:`AsyncStreamSender.send_many`."""
-        messages = _wrapped(messages)  # in the thread that calls: what they come from may belong to it
-        if connection is None:
-            return self._client._run(self._stream.send_many(messages))
-        if is_async(connection):
-            raise ConfigError("connection is asynchronous; use AsyncClient, or a connection that isn't")
-        return add(connection, self._client._run(self._stream._addition(messages)))
-
-
-class Client:
-    """The same as :class:`AsyncClient` for programs without an event loop; use it with ``with``. Any thread
-    may call it."""
-
-    def __init__(
-        self, app: str | App, *, config: Path | None = None, **settings: Unpack[ClientSettings]
-    ) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._closed = False
-        self._calls: set[concurrent.futures.Future[Any]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-client", daemon=True)
-        self._thread.start()
-        try:
-            self._client = self._run(_make(app, config, settings))
-        except BaseException:
-            self._end()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close all connections. Calls that wait in other threads end with RuntimeError. After a fork, this
-        does nothing: the connections are those of the process before it."""
-        if self._pid != os.getpid():
-            return
-        with self._lock:
-            self._closed, closing = True, not self._closed
-        if closing:
-            for call in list(self._calls):
-                call.cancel()
-            asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
-            self._end()
-
-    def stream(self, name: str) -> StreamSender:
-        """As :meth:`AsyncClient.stream`."""
-        return StreamSender(self, self._client.stream(name))
-
-    def query(
-        self, stream: str, key: str | int, request: Any = None, *, timeout_s: float = TIMEOUT_S
-    ) -> QueryAnswer:
-        """As :meth:`AsyncClient.query`."""
-        return self._run(self._client.query(stream, key, request, timeout_s=timeout_s))
-
-    def send(self, task_type: str, body: Any = None, **options: Unpack[SendOptions]) -> str:
-        """As :meth:`AsyncClient.send`."""
-        return self._run(self._client.send(task_type, body, **options))
-
-    def send_many(self, orders: Sequence[Order]) -> list[str]:
-        """As :meth:`AsyncClient.send_many`."""
-        return self._run(self._client.send_many(orders))
-
-    async def asend_many(self, orders: Sequence[Order]) -> list[str]:
-        """As ``send_many``, for a caller with an event loop, which it doesn't block. It may be called in any
-        event loop, because the client runs all its calls in a loop of its own."""
-        return await asyncio.wrap_future(self._begin(self._client.send_many(orders)))
-
-    def send_batch(
-        self,
-        orders: Sequence[Order],
-        *,
-        then: FollowUps = (),
-        on_failure: FollowUps = (),
-        trace_id: str = "",
-        dedupe: str = "",
-    ) -> str:
-        """As :meth:`AsyncClient.send_batch`."""
-        return self._run(
-            self._client.send_batch(
-                orders, then=then, on_failure=on_failure, trace_id=trace_id, dedupe=dedupe
-            )
-        )
-
-    def schedule(
-        self,
-        name: str,
-        cron: str,
-        order: Order,
-        *,
-        zone: str = "UTC",
-        missed: Literal["all", "last", "skip"] = "last",
-        window_s: float = 3600.0,
-    ) -> None:
-        """As :meth:`AsyncClient.schedule`."""
-        self._run(self._client.schedule(name, cron, order, zone=zone, missed=missed, window_s=window_s))
-
-    def unschedule(self, name: str) -> None:
-        """As :meth:`AsyncClient.unschedule`."""
-        self._run(self._client.unschedule(name))
-
-    def scheduled(self) -> Mapping[str, ScheduleEntry]:
-        """As :meth:`AsyncClient.scheduled`."""
-        return self._run(self._client.scheduled())
-
-    def status(self, trace_id: str) -> Task | None:
-        """As :meth:`AsyncClient.status`."""
-        return self._run(self._client.status(trace_id))
-
-    def wait(self, trace_id: str, timeout_s: float | None = None) -> Outcome:
-        """As :meth:`AsyncClient.wait`."""
-        return self._run(self._client.wait(trace_id, timeout_s))
-
-    def briefs(self, *, follow: bool = True) -> Iterator[Brief]:
-        """As :meth:`AsyncClient.briefs`."""
-        briefs = self._client.briefs(follow=follow)
-        try:
-            while (brief := self._run(_next(briefs))) is not None:
-                yield brief
-        finally:
-            self._run(_close(briefs))
-
-    def cancel(self, trace_id: str, reason: str = "cancelled by its producer") -> Task | None:
-        """As :meth:`AsyncClient.cancel`."""
-        return self._run(self._client.cancel(trace_id, reason))
-
-    def back_up(
-        self,
-        target: str,
-        *,
-        types: Collection[str] = (),
-        trace: str = "",
-        since: float = 0.0,
-        until: float = math.inf,
-        error: str = "",
-    ) -> int:
-        """As :meth:`AsyncClient.back_up`."""
-        return self._run(
-            self._client.back_up(target, types=types, trace=trace, since=since, until=until, error=error)
-        )
-
-    def redrive(
-        self,
-        *,
-        types: Collection[str] = (),
-        source: str = "",
-        trace: str = "",
-        since: float = 0.0,
-        until: float = math.inf,
-        error: str = "",
-    ) -> int:
-        """As :meth:`AsyncClient.redrive`."""
-        return self._run(
-            self._client.redrive(
-                types=types, source=source, trace=trace, since=since, until=until, error=error
-            )
-        )
-
-    def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        if self._pid != os.getpid():
-            work.close()
-            raise RuntimeError("the client was made before a fork; make one in each process")
-        with self._lock:
-            if self._closed:
-                work.close()
-                raise RuntimeError("the client is closed")
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-            self._calls.add(future)
-        future.add_done_callback(self._calls.discard)
-        return future
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = self._begin(work)
-        try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise RuntimeError("the client is closed") from None
-        except BaseException:  # such as KeyboardInterrupt: nobody waits for the answer any more
-            future.cancel()
-            raise
-
-    def _end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-def _wrapped(messages: Iterable[Any]) -> list[StreamMessage]:
+def wrapped(messages: Iterable[Any]) -> list[StreamMessage]:
+    """Return each message as a :class:`StreamMessage`."""
     return [each if isinstance(each, StreamMessage) else StreamMessage(each) for each in messages]
 
 
@@ -616,18 +405,3 @@ async def _run_by_nodes(config: Config) -> Sequence[str]:
         if steps is not None and (steps.expand or steps.blocked):
             return ()
         return await run_by_nodes(services.coordinator())
-
-
-async def _make(app: str | App, config: Path | None, settings: ClientSettings) -> AsyncClient:
-    return AsyncClient(app, config=config, **settings)
-
-
-async def _next(briefs: AsyncGenerator[Brief]) -> Brief | None:
-    return await anext(briefs, None)
-
-
-async def _close(briefs: AsyncGenerator[Brief]) -> None:
-    # Until the call that was given up has ended, which nobody tells.
-    while getattr(briefs, "ag_running", False):  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    await briefs.aclose()

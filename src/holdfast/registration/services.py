@@ -7,21 +7,25 @@ Holdfast's own schemes, no other package is read.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import sys
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, overload
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from urllib.parse import unquote
 
 from holdfast.errors import ConfigError
-from holdfast.urls import has_password, nothing_serves, shown
+from holdfast.registration.entry_points import (
+    BACKUPS,
+    SERVICES,
+    examples,
+    find,
+    lookup,
+    registered,
+    scheme_of,
+)
+from holdfast.registration.urls import nothing_serves, shown
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from holdfast.common.migrations import SchemaSteps
     from holdfast.ports.backup import Backup
     from holdfast.ports.clock import Clock
@@ -32,28 +36,8 @@ if TYPE_CHECKING:
     from holdfast.ports.queue_setup import QueueSetup
     from holdfast.ports.registry import Registry
     from holdfast.ports.state import DatabaseHealth, Risk, StateStore
-    from holdfast.ports.target import Target
     from holdfast.ports.tasks import TaskStore
     from holdfast.system.files import Access
-
-SERVICES = "holdfast.services"
-TARGETS = "holdfast.targets"
-BACKUPS = "holdfast.backups"
-COMMANDS = "holdfast.commands"
-PRODUCTS = "holdfast.products"
-OWN = "holdfast"
-
-
-class LazyCommand(NamedTuple):
-    """A command of ``holdfast`` that is imported only when it is called, or asked for its own page of help.
-
-    Attributes:
-        place: ``module:object``: a function with typed parameters, or an App of Cyclopts.
-        summary: what the page of all commands says of it.
-    """
-
-    place: str
-    summary: str
 
 
 class Closing(Protocol):
@@ -63,7 +47,6 @@ class Closing(Protocol):
 
 
 S = TypeVar("S", bound=Closing)
-T = TypeVar("T")
 
 
 class NotServed(Exception):
@@ -107,7 +90,7 @@ class Opening:
         access: the modes of files that the service makes.
         reads_only: whether the service must make nothing that is missing.
         durability: the setting of this name. The next three are settings too.
-        lock_timeout_s, max_message_bytes, max_state_bytes: see :class:`holdfast.config.Config`.
+        lock_timeout_s, max_message_bytes, max_state_bytes: see :class:`holdfast.config.settings.Config`.
         opened: the objects that the same process has opened before.
         expands: whether a database gets, when it is opened, the migrations that add what this version uses.
     """
@@ -263,53 +246,6 @@ class Service:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class TargetOpening:
-    """The settings and helpers that a :class:`TargetService` gets when a target is opened.
-
-    Attributes:
-        url: the URL that the handler named.
-        clock: the only source of time, random numbers and ids.
-        meter: counts the calls to the target.
-        secret: the secret that the setting ``target_secrets`` has for this URL; "" for none. Keep it out of
-            all texts.
-        plain_http: whether the setting ``plain_http_targets`` allows URLs without TLS to other hosts.
-        opened: the objects that the same process has opened before.
-    """
-
-    url: str
-    clock: Clock
-    meter: Meter
-    secret: str
-    plain_http: bool
-    opened: Shared
-
-    def shared(self, name: Hashable, make: Callable[[], S]) -> S:
-        """As :meth:`Opening.shared`. What is common to all targets of a scheme, such as a client with its
-        connections, should be shared in this way, because targets themselves are not closed."""
-        return self.opened.get(name, make)
-
-
-class TargetService:
-    """Serves the targets of effects at the URLs of some schemes. A package registers an object of a subclass
-    in the group :data:`TARGETS`.
-
-    Attributes:
-        example: a URL that it serves, for errors to name.
-    """
-
-    example = ""
-
-    def check(self, url: str) -> None:
-        """Raise ConfigError for a URL that can't be a target; the text says what to write instead. It is
-        called in the handler's process whenever a handler sends to the URL, so it must do no I/O."""
-
-    def target(self, opening: TargetOpening) -> Target:
-        """Return the target at a URL. A node calls this when there are effects for the URL, and may call it
-        again later. It doesn't connect; the target connects when it takes effects. Raises ConfigError."""
-        raise NotImplementedError
-
-
 class OpenBackup(Protocol):
     """Opens a back-up of dead letters at the URL that ``setting`` holds; ``access`` gives the modes of files.
     Registered in the group :data:`BACKUPS`. Raises ConfigError."""
@@ -323,54 +259,15 @@ def service_of(url: str) -> Service:
     return find(SERVICES, scheme_of(url), Service) or Service()
 
 
-def check_target(target: str, declared: Collection[str] = ()) -> None:
-    """Raise ConfigError for a name that isn't declared, or a URL that no installed package takes effects
-    at."""
-    if target in declared:
-        return
-    if "://" not in target:
-        raise ConfigError(
-            f"target {target!r} is not declared; name one of {sorted(declared)}, or give a URL (a stream"
-            " whose messages have a seq can't be a target)"
-        )
-    service = target_service(target)
-    try:
-        urlsplit(target)
-    except ValueError as error:  # whose text repeats no more than a part of the host
-        raise ConfigError(f"target is {shown(target)!r}: it is no URL ({error})") from None
-    if has_password(target):
-        raise ConfigError(
-            f"target is {shown(target)!r}: it holds a password, which would be stored with each effect;"
-            " leave it out, and put it into the setting target_secrets"
-        )
-    if isinstance(service, TargetService):
-        service.check(target)
-    else:
-        service.queue_name(target)
-
-
-def target_service(url: str) -> TargetService | Service:
-    """Return what takes effects at a URL: a target service, or else a service that has queues. Raises
-    ConfigError."""
-    scheme = scheme_of(url)
-    found = find(TARGETS, scheme, TargetService)
-    if found is not None:
-        return found
-    service = find(SERVICES, scheme, Service)
-    if service is None or not _has_port(service, "queue"):
-        queues = [f"{each}#queue" for each in _examples(SERVICES, lambda each: _has_port(each, "queue"))]
-        raise nothing_serves("target", url, [*_examples(TARGETS), *queues])
-    return service
-
-
-def _has_port(service: Any, port: str) -> bool:
+def has_port(service: Any, port: str) -> bool:
+    """Return whether a service has the port that the method ``port`` opens."""
     return getattr(type(service), port, None) is not getattr(Service, port)
 
 
 def unserved(setting: str, url: str, port: str) -> ConfigError:
     """The error for a URL whose service has no such port. It names an example of each service that has the
     port. ``port`` is the name of the method that opens it."""
-    return nothing_serves(setting, url, _examples(SERVICES, lambda service: _has_port(service, port)))
+    return nothing_serves(setting, url, examples(SERVICES, lambda service: has_port(service, port)))
 
 
 def place_of(url: str) -> str:
@@ -386,103 +283,3 @@ def backup_opener(setting: str, url: str) -> OpenBackup:
     """Return what opens a back-up at such a URL. Raises ConfigError if nothing does."""
     opener: OpenBackup = lookup(BACKUPS, setting, url)
     return opener
-
-
-@overload
-def lookup(group: str, setting: str, url: str, kind: type[T]) -> T: ...
-@overload
-def lookup(group: str, setting: str, url: str) -> Any: ...
-def lookup(group: str, setting: str, url: str, kind: type[Any] = object) -> Any:
-    """Return the object of ``kind`` that is registered in ``group`` under the scheme of a URL. Raises
-    ConfigError if there is none. The error names ``setting``, and the ``example`` of each object in the
-    group."""
-    found = find(group, scheme_of(url), kind)
-    if found is None:
-        raise nothing_serves(setting, url, _examples(group))
-    return found
-
-
-def schemes(group: str) -> list[str]:
-    """Return all URL schemes that are registered in a group."""
-    return sorted(all_registered(group))
-
-
-def find(group: str, name: str, kind: type[T]) -> T | None:
-    """Return what is registered under a name in a group; None for nothing. Raises ConfigError for an object
-    that can't be imported, or is not of ``kind``."""
-    found = _loaded(group, name, tuple(sys.path))
-    if found is None or isinstance(found, kind):
-        return found
-    raise ConfigError(f"{found!r}, registered as {name!r} in {group}, is no {_public_name(kind)}")
-
-
-def all_of(group: str, kind: type[T]) -> list[T]:
-    """Import all objects that are registered in a group. Raises ConfigError as ``find`` does."""
-    return [found for name in schemes(group) if (found := find(group, name, kind)) is not None]
-
-
-def _public_name(kind: type[Any]) -> str:
-    module = "holdfast.extend" if kind in (Service, TargetService) else kind.__module__
-    return f"{module}.{kind.__name__}"
-
-
-def _examples(group: str, serves: Callable[[Any], bool] = lambda found: True) -> list[str]:
-    """Return an example URL of each object in a group for which ``serves`` is true."""
-    examples: set[str] = set()
-    for scheme in schemes(group):
-        with contextlib.suppress(ConfigError):  # of a package that is broken nothing need be said here
-            found = find(group, scheme, object)
-            if serves(found):
-                examples.add(getattr(found, "example", "") or f"{scheme}:…")
-    return sorted(examples)
-
-
-def scheme_of(url: str) -> str:
-    """``redis`` of ``redis://host``."""
-    return url.partition(":")[0]
-
-
-def registered(group: str, name: str) -> EntryPoint | None:
-    """Return the entry point ``name`` of a group: Holdfast's own, or else that of another package. Raises
-    ConfigError if several other packages have registered the name."""
-    from importlib import metadata  # noqa: PLC0415 - takes as long as opening many a service does
-
-    own = metadata.distribution(OWN).entry_points.select(group=group, name=name)
-    found = {point.value: point for point in own or metadata.entry_points(group=group, name=name)}
-    if len(found) > 1:
-        raise ConfigError(
-            f"{' and '.join(sorted(found))} are both registered as {name!r} in {group}: uninstall one of them"
-        )
-    return next(iter(found.values()), None)
-
-
-def all_registered(group: str) -> dict[str, str]:
-    """Return the entry points of a group by name, as ``module:object``. Holdfast's own hide those of other
-    packages."""
-    return _all_registered(group, tuple(sys.path))
-
-
-@functools.cache
-def _all_registered(group: str, path: tuple[str, ...]) -> dict[str, str]:
-    from importlib import metadata  # noqa: PLC0415 - as above
-
-    own = metadata.distribution(OWN).entry_points.select(group=group)
-    return {
-        point.name: point.value for points in (metadata.entry_points(group=group), own) for point in points
-    }
-
-
-@functools.cache
-def _loaded(group: str, name: str, path: tuple[str, ...]) -> Any:
-    """Import what is registered under a name; None for nothing. ``path`` is ``sys.path``, a part of the
-    cache's key."""
-    point = registered(group, name)
-    if point is None:
-        return None
-    try:
-        return point.load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"{point.value!r}, registered as {name!r} in {group}, can't be imported: {error}; correct the"
-            " package, or uninstall it"
-        ) from error

@@ -1,0 +1,1 @@
+"""Declarations of a program: an App with its streams, tasks and outboxes."""

@@ -1,0 +1,137 @@
+"""Looks up what installed packages have registered, by their entry points."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+
+from holdfast.errors import ConfigError
+from holdfast.registration.urls import nothing_serves
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+SERVICES = "holdfast.services"
+TARGETS = "holdfast.targets"
+BACKUPS = "holdfast.backups"
+COMMANDS = "holdfast.commands"
+PRODUCTS = "holdfast.products"
+OWN = "holdfast"
+
+
+class LazyCommand(NamedTuple):
+    """A command of ``holdfast`` that is imported only when it is called, or asked for its own page of help.
+
+    Attributes:
+        place: ``module:object``: a function with typed parameters, or an App of Cyclopts.
+        summary: what the page of all commands says of it.
+    """
+
+    place: str
+    summary: str
+
+
+T = TypeVar("T")
+
+
+@overload
+def lookup(group: str, setting: str, url: str, kind: type[T]) -> T: ...
+@overload
+def lookup(group: str, setting: str, url: str) -> Any: ...
+def lookup(group: str, setting: str, url: str, kind: type[Any] = object) -> Any:
+    """Return the object of ``kind`` that is registered in ``group`` under the scheme of a URL. Raises
+    ConfigError if there is none. The error names ``setting``, and the ``example`` of each object in the
+    group."""
+    found = find(group, scheme_of(url), kind)
+    if found is None:
+        raise nothing_serves(setting, url, examples(group))
+    return found
+
+
+def schemes(group: str) -> list[str]:
+    """Return all URL schemes that are registered in a group."""
+    return sorted(all_registered(group))
+
+
+def find(group: str, name: str, kind: type[T]) -> T | None:
+    """Return what is registered under a name in a group; None for nothing. Raises ConfigError for an object
+    that can't be imported, or is not of ``kind``."""
+    found = _loaded(group, name, tuple(sys.path))
+    if found is None or isinstance(found, kind):
+        return found
+    raise ConfigError(f"{found!r}, registered as {name!r} in {group}, is no {_public_name(kind)}")
+
+
+def all_of(group: str, kind: type[T]) -> list[T]:
+    """Import all objects that are registered in a group. Raises ConfigError as ``find`` does."""
+    return [found for name in schemes(group) if (found := find(group, name, kind)) is not None]
+
+
+def _public_name(kind: type[Any]) -> str:
+    module = "holdfast.extend" if kind.__module__.startswith("holdfast.registration.") else kind.__module__
+    return f"{module}.{kind.__name__}"
+
+
+def examples(group: str, serves: Callable[[Any], bool] = lambda found: True) -> list[str]:
+    """Return an example URL of each object in a group for which ``serves`` is true."""
+    examples: set[str] = set()
+    for scheme in schemes(group):
+        with contextlib.suppress(ConfigError):  # of a package that is broken nothing need be said here
+            found = find(group, scheme, object)
+            if serves(found):
+                examples.add(getattr(found, "example", "") or f"{scheme}:…")
+    return sorted(examples)
+
+
+def scheme_of(url: str) -> str:
+    """``redis`` of ``redis://host``."""
+    return url.partition(":")[0]
+
+
+def registered(group: str, name: str) -> EntryPoint | None:
+    """Return the entry point ``name`` of a group: Holdfast's own, or else that of another package. Raises
+    ConfigError if several other packages have registered the name."""
+    from importlib import metadata  # noqa: PLC0415 - takes as long as opening many a service does
+
+    own = metadata.distribution(OWN).entry_points.select(group=group, name=name)
+    found = {point.value: point for point in own or metadata.entry_points(group=group, name=name)}
+    if len(found) > 1:
+        raise ConfigError(
+            f"{' and '.join(sorted(found))} are both registered as {name!r} in {group}: uninstall one of them"
+        )
+    return next(iter(found.values()), None)
+
+
+def all_registered(group: str) -> dict[str, str]:
+    """Return the entry points of a group by name, as ``module:object``. Holdfast's own hide those of other
+    packages."""
+    return _all_registered(group, tuple(sys.path))
+
+
+@functools.cache
+def _all_registered(group: str, path: tuple[str, ...]) -> dict[str, str]:
+    from importlib import metadata  # noqa: PLC0415 - as above
+
+    own = metadata.distribution(OWN).entry_points.select(group=group)
+    return {
+        point.name: point.value for points in (metadata.entry_points(group=group), own) for point in points
+    }
+
+
+@functools.cache
+def _loaded(group: str, name: str, path: tuple[str, ...]) -> Any:
+    """Import what is registered under a name; None for nothing. ``path`` is ``sys.path``, a part of the
+    cache's key."""
+    point = registered(group, name)
+    if point is None:
+        return None
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{point.value!r}, registered as {name!r} in {group}, can't be imported: {error}; correct the"
+            " package, or uninstall it"
+        ) from error

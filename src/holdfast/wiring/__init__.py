@@ -1,0 +1,1 @@
+"""The services that a config names, opened."""
