@@ -16,6 +16,7 @@ from holdfast.config.settings import Config
 from holdfast.console.audit import AuditLog
 from holdfast.console.service import Console
 from holdfast.devices import outboxes
+from holdfast.devices.operator import DevicesOperator
 from holdfast.devices.outboxes import (
     ABORT_ACTION,
     CANCEL_ACTION,
@@ -25,7 +26,6 @@ from holdfast.devices.outboxes import (
     Outboxes,
 )
 from holdfast.devices.ports.outbox import OutboxStore
-from holdfast.devices.product import product
 from holdfast.devices.rules.device_turn import Turn
 from holdfast.devices.spec import LABEL
 from holdfast.errors import Unavailable
@@ -156,14 +156,14 @@ async def test_the_status_tells_how_many_commands_wait_and_what_is_paused(
     services: Services, store: OutboxStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members = [Member(name, f"node-{name}", "http://n", load=Load(offers=("doors",))) for name in ("a", "b")]
-    table = await product.status(services, members, [Claim(f"{LABEL}doors/0", "a", 1)])
+    table = await DevicesOperator().status(services, members, [Claim(f"{LABEL}doors/0", "a", 1)])
     assert table.columns == ["outbox", "node", "shards", "commands waiting", "paused"]
     waiting = str(await store.waiting("doors", 100))
     assert table.rows == [["doors", "node-a", 1, waiting, ""], ["doors", "node-b", 0, waiting, ""]]
     assert int(waiting) > 1
     await store.pause("doors", "d1")
-    monkeypatch.setattr("holdfast.devices.product.WAITING_MAX", 1)
-    table = await product.status(services, members[:1], [])
+    monkeypatch.setattr("holdfast.devices.operator.WAITING_MAX", 1)
+    table = await DevicesOperator().status(services, members[:1], [])
     assert table.rows == [["doors", "node-a", 0, "1 or more", "1 of its devices"]]
 
 

@@ -17,8 +17,10 @@ import pytest
 from holdfast import App, Context, reports
 from holdfast.assembly.checks import check_app, queues_of
 from holdfast.assembly.loading import load_app
+from holdfast.assembly.products import operator_parts
 from holdfast.cli.doctor import examine
 from holdfast.cli.options import Options
+from holdfast.cli.products import OperatorPart
 from holdfast.config.sources import load
 from holdfast.devices.adapters import open_devices
 from holdfast.errors import ConfigError
@@ -260,7 +262,7 @@ from collections import Counter
 
 from holdfast import ConfigError
 from holdfast.extend import Load
-from holdfast.extend.products import Finding, NodePart, Product, StatusTable
+from holdfast.extend.products import Finding, NodePart, OperatorPart, Product, StatusTable
 
 DECLARED = {}
 HAPPENED = Counter()
@@ -289,6 +291,7 @@ class Turning:
 
 class Gadgets(Product):
     claim_label = "gadget:"
+    operator = "gadgets:operator"
 
     def declared(self, app): return [f"gadget {name}" for name in DECLARED.get(app.name, ())]
 
@@ -304,6 +307,8 @@ class Gadgets(Product):
     def targets(self, services, app, host):
         return {("gadget", name): Turner() for name in DECLARED.get(app.name, ())}
 
+
+class GadgetsSeen(OperatorPart):
     async def examine(self, services, app): return [Finding("gadgets", "ok", "they turn")]
 
     async def status(self, services, members, claims):
@@ -311,6 +316,7 @@ class Gadgets(Product):
 
 
 product = Gadgets()
+operator = GadgetsSeen()
 """
 
 
@@ -374,6 +380,15 @@ async def test_a_product_of_another_package_is_in_status_and_doctor(gadgets: Any
         assert [stream.stream for stream in found["streams"]] == ["frames"]
     findings = await examine(None, Options())
     assert ("gadgets", "they turn") in [(finding.check, finding.text) for finding in findings]
+
+
+@pytest.mark.parametrize("place", ["nowhere:operator", "gadgets:missing", "gadgets:product"])
+def test_an_operator_part_that_is_none_is_refused_by_its_place(
+    gadgets: Any, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(gadgets.product, "operator", place)
+    with pytest.raises(ConfigError, match=place):
+        operator_parts(OperatorPart)
 
 
 @pytest.mark.slow

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from holdfast.app.app import App
 from holdfast.assembly.loading import of_products
+from holdfast.assembly.products import products
 from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError, NoDatabase
-from holdfast.extend.products import products
 from holdfast.registration.targets import check_target
 from holdfast.registration.urls import has_password, shown
 from holdfast.streams.spec import QUEUE_NUMBER

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from holdfast.app.app import App
+from holdfast.assembly.products import products
 from holdfast.common.trace import raised_at
 from holdfast.common.user_code import explain
 from holdfast.errors import ConfigError
-from holdfast.extend.products import products
 from holdfast.streams.spec import StreamSpec
 
 

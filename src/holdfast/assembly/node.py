@@ -13,9 +13,9 @@ import holdfast
 from holdfast.app.app import App
 from holdfast.assembly.checks import check_app, queues_of
 from holdfast.assembly.loading import load_app
+from holdfast.assembly.products import products
 from holdfast.cluster.limits import Limits
 from holdfast.errors import ConfigError
-from holdfast.extend.products import products
 from holdfast.system.log import get_logger
 from holdfast.system.machine import Machine
 from holdfast.tasks.names import brief_queue, task_queue

@@ -14,15 +14,16 @@ from cyclopts import Parameter
 from holdfast.app.app import App
 from holdfast.assembly.checks import check_app, queues_of
 from holdfast.assembly.loading import declared, load_app
+from holdfast.assembly.products import operator_parts
 from holdfast.cli import exits, output
 from holdfast.cli.findings import Finding, is_there, look_at, unknown_variables, unsound, why_not_made
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.products import OperatorPart
 from holdfast.common.protocol import Done, Probe, Reply, Request
 from holdfast.common.redaction import redact, redact_url
 from holdfast.common.wording import counted
 from holdfast.config.legacy_names import ANY_BUCKET
 from holdfast.errors import ConfigError, HoldfastError, NoDatabase, OutcomeUnknown, Unavailable
-from holdfast.extend.products import products
 from holdfast.operate.survey import (
     PendingEffects,
     archives_away,
@@ -285,8 +286,8 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
         *[await look_at("archive", url, partial(_archive, services, url)) for url in archives],
         await look_at("peer", f"{config.host}:{config.port}", lambda: _reach_itself(services)),
     ]
-    for product in products():
-        findings += await product.examine(services, app)
+    for _, part in operator_parts(OperatorPart):
+        findings += await part.examine(services, app)
     if all(finding.verdict == "ok" for finding in findings):
         findings += await _nodes(services)
         findings += await _undeclared(services, queues_of(app) if app else ())

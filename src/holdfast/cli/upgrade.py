@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import holdfast
+from holdfast.assembly.products import operator_parts
 from holdfast.cli import exits
 from holdfast.cli.findings import Finding, look_at, unknown_variables, unsound
 from holdfast.cli.options import Options
+from holdfast.cli.products import OperatorPart
 from holdfast.common.migrations import SchemaSteps, blocked_text
 from holdfast.common.redaction import redact_url
 from holdfast.common.spoken import SPOKEN, apart
 from holdfast.errors import ConfigError, HoldfastError, UnsupportedStore
-from holdfast.extend.products import products
 from holdfast.operate.versions import OLDEST, VersionStanding, standing, told
 from holdfast.ports.coordinator import Member
 from holdfast.wiring.services import Services
@@ -40,8 +41,8 @@ async def examine_upgrade(options: Options) -> list[Finding]:
         if url in schemas and ((steps := schemas[url]) is None or steps.version):
             findings.append(await look_at("coordinator", url, nodes))
         findings += [_node(member) for member in members if not member.foreign]
-        for product in products():
-            findings += await product.examine_upgrade(services)
+        for _, part in operator_parts(OperatorPart):
+            findings += await part.examine_upgrade(services)
     findings.append(_next(findings, [steps for steps in schemas.values() if steps], members))
     return findings
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from holdfast.assembly.products import operator_parts
 from holdfast.cluster.host import Host
 from holdfast.cluster.view import View
 from holdfast.common.redaction import redact
@@ -21,7 +22,7 @@ from holdfast.console.latency import Latency
 from holdfast.console.lost import LostNodes, lost_since
 from holdfast.console.prometheus import Hour, PrometheusHistory
 from holdfast.errors import HoldfastError
-from holdfast.extend.products import StatusTable, products
+from holdfast.operate.products import StatusPart, StatusTable
 from holdfast.operate.survey import NodeReport, QueueStatus, nobody_s, troubles_of, untaken, what_waits
 from holdfast.ports.coordinator import Member
 from holdfast.ports.state import Risk
@@ -267,12 +268,12 @@ class Overview:
 
     async def _look_at_products(self) -> None:
         claims, tables = self._index.others.values(), []
-        for product in products():
+        for product, part in operator_parts(StatusPart):
             own = [
                 claim for claim in claims if product.claim_label and claim.key.startswith(product.claim_label)
             ]
             try:
-                table = await product.status(self._services, self.members, own)
+                table = await part.status(self._services, self.members, own)
             except HoldfastError as error:
                 self._host.log.debug("a product does not tell how it stands", error=str(error))
                 continue

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.assembly.products import operator_parts
 from holdfast.console.access import Group
 from holdfast.console.parts import ConsoleParts
-from holdfast.extend.products import products
+from holdfast.console.products import ConsolePart
 
 
 class ProductPages(NamedTuple):
@@ -30,4 +31,4 @@ class ProductPages(NamedTuple):
 
 def product_pages() -> list[ProductPages]:
     """Return the pages of all installed products. Raises ConfigError for one that can't be imported."""
-    return [pages for product in products() if (pages := product.pages()) is not None]
+    return [pages for _, part in operator_parts(ConsolePart) if (pages := part.pages()) is not None]

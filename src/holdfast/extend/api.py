@@ -1,6 +1,6 @@
 """The public API for operations that products add to the JSON API of the console.
 
-:meth:`holdfast.extend.products.Product.operations` returns them. Each is an :class:`Operation`: its path
+:meth:`holdfast.extend.products.OperatorPart.operations` returns them. Each is an :class:`Operation`: its path
 below ``/api/v1``, the structs of its parameters, body and answer, and the function that does it. The console
 checks requests by these structs, describes them in its OpenAPI document, asks for the right, and notes
 changes in the audit log::

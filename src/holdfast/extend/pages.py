@@ -1,7 +1,7 @@
 """The public API for pages that products add to the console.
 
-:meth:`holdfast.extend.products.Product.pages` returns :class:`ProductPages`: where the product's templates
-and files are, what stands in the navigation, and its routes, each with the right that it needs::
+:meth:`holdfast.extend.products.OperatorPart.pages` returns :class:`ProductPages`: where the product's
+templates and files are, what stands in the navigation, and its routes, each with the right that it needs::
 
     def groups(parts: ConsoleParts) -> list[Group]:
         async def show(request: web.Request) -> web.Response:

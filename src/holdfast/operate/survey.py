@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
+from holdfast.assembly.products import operator_parts, products
 from holdfast.common.protocol import Done, Waiting
 from holdfast.common.record import reading
 from holdfast.common.wording import counted, duration
 from holdfast.errors import HoldfastError
-from holdfast.extend.products import StatusTable, products
+from holdfast.operate.products import StatusPart, StatusTable
 from holdfast.operate.records import split_key
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.peer import Peer
@@ -311,10 +312,10 @@ async def _of_products(
     services: Services, members: Sequence[Member], claims: Iterable[Claim]
 ) -> list[StatusTable]:
     tables = []
-    for product in products():
+    for product, part in operator_parts(StatusPart):
         label = product.claim_label
         own = [claim for claim in claims if label and claim.key.startswith(label)]
-        if (table := await product.status(services, members, own)) is not None:
+        if (table := await part.status(services, members, own)) is not None:
             tables.append(table)
     return tables
 

@@ -71,8 +71,9 @@ def all_of(group: str, kind: type[T]) -> list[T]:
 
 
 def _public_name(kind: type[Any]) -> str:
-    module = "holdfast.extend" if kind.__module__.startswith("holdfast.registration.") else kind.__module__
-    return f"{module}.{kind.__name__}"
+    public = {"holdfast.registration": "holdfast.extend", "holdfast.assembly": "holdfast.extend.products"}
+    package, _, _ = kind.__module__.rpartition(".")
+    return f"{public.get(package, kind.__module__)}.{kind.__name__}"
 
 
 def examples(group: str, serves: Callable[[Any], bool] = lambda found: True) -> list[str]:

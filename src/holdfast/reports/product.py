@@ -1,32 +1,12 @@
-"""The product for reports: it adds a page to the console, and an operation to its API."""
-
-from __future__ import annotations
-
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+"""Reports as a product: they add nothing to a node."""
 
 from holdfast.extend.products import Product
-
-if TYPE_CHECKING:
-    from holdfast.extend.api import Operation
-    from holdfast.extend.pages import ProductPages
-    from holdfast.extend.products import Services
 
 
 class ReportsProduct(Product):
     """Reports that were ordered."""
 
-    def operations(self, services: Services) -> Sequence[Operation]:
-        from holdfast.reports.api import operations  # noqa: PLC0415
-
-        return operations(services)
-
-    def pages(self) -> ProductPages:
-        from holdfast.extend.pages import ProductPages  # noqa: PLC0415
-        from holdfast.reports.report_pages import groups  # noqa: PLC0415
-
-        return ProductPages("reports", Path(__file__).parent / "pages", [("/reports", "Reports")], groups)
+    operator = "holdfast.reports.operator:operator"
 
 
 product = ReportsProduct()

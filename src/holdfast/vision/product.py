@@ -1,24 +1,12 @@
-"""Cameras as a product: a page of the console."""
-
-from __future__ import annotations
-
-from pathlib import Path
-from typing import TYPE_CHECKING
+"""Cameras as a product: they add nothing to a node."""
 
 from holdfast.extend.products import Product
-
-if TYPE_CHECKING:
-    from holdfast.extend.pages import ProductPages
 
 
 class VisionProduct(Product):
     """Streams of frames."""
 
-    def pages(self) -> ProductPages:
-        from holdfast.extend.pages import ProductPages  # noqa: PLC0415
-        from holdfast.vision.wall import groups  # noqa: PLC0415
-
-        return ProductPages("vision", Path(__file__).parent / "pages", [("/cameras", "Cameras")], groups)
+    operator = "holdfast.vision.operator:operator"
 
 
 product = VisionProduct()

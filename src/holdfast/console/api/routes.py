@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from aiohttp import web
 
+from holdfast.assembly.products import operator_parts
 from holdfast.console.access import Group
 from holdfast.console.api.dead_letters import DeadLetterOperations
 from holdfast.console.api.openapi import describe
@@ -15,7 +16,7 @@ from holdfast.console.api.overview import ClusterOperations
 from holdfast.console.api.streams import StreamOperations
 from holdfast.console.api.tasks import TaskOperations
 from holdfast.console.parts import ConsoleParts
-from holdfast.extend.products import products
+from holdfast.console.products import ConsolePart
 
 DESCRIPTION = f"{PREFIX}/openapi.json"
 
@@ -27,7 +28,7 @@ def operations(parts: ConsoleParts) -> list[Operation]:
         *StreamOperations(parts).all(),
         *DeadLetterOperations(parts).all(),
         *TaskOperations(parts).all(),
-        *(each for product in products() for each in product.operations(parts.services)),
+        *(each for _, part in operator_parts(ConsolePart) for each in part.operations(parts.services)),
     ]
 
 

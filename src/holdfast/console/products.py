@@ -1,0 +1,26 @@
+"""Operations and pages that products add to the console."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.operate.products import StatusPart
+
+if TYPE_CHECKING:
+    from holdfast.console.api.operations import Operation
+    from holdfast.console.product_pages import ProductPages
+    from holdfast.wiring.services import Services
+
+
+class ConsolePart(StatusPart):
+    """The part of a product that the console shows."""
+
+    def operations(self, services: Services) -> Sequence[Operation]:
+        """Return what the product adds to the JSON API of the console, which is made with ``services``. What
+        it opens for that is opened when an operation is called."""
+        return []
+
+    def pages(self) -> ProductPages | None:
+        """Return what the product adds to the pages of the console, if anything."""
+        return None
