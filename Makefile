@@ -40,6 +40,7 @@ $(VENV)/.base: tools/venv locks/build.txt
 $(VENV)/.demo: $(VENV)/.base locks/demo.txt pyproject.toml
 	@echo "setup: installing Holdfast and what it needs (locks/demo.txt)"
 	@$(LOCKED) -r locks/demo.txt
+	@$(BIN)/python -m pip uninstall --quiet --yes holdfast 2>/dev/null # the distribution's name before 0.3.0
 	@$(INSTALL) --no-build-isolation --editable .
 	@touch $@
 

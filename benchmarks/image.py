@@ -37,7 +37,7 @@ def frames(message, context):
     return {"change": CHANGE}
 """
 CONTAINERFILE = Path(__file__).parents[1] / "deploy/Containerfile"
-PROJECT = '[project]\nname = "cameras"\nversion = "1"\ndependencies = ["holdfast", "numpy", "av"]\n'
+PROJECT = '[project]\nname = "cameras"\nversion = "1"\ndependencies = ["holdfast-streams", "numpy", "av"]\n'
 MB = 1_000_000
 
 

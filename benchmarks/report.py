@@ -43,7 +43,7 @@ class Report:
 def versions(packages: Sequence[str]) -> dict[str, str]:
     """Versions of Python, SQLite, the system, and of installed packages."""
     found = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
-    for package in ("holdfast", *packages):
+    for package in ("holdfast-streams", *packages):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -9,7 +9,7 @@ and one for frames that others have put into S3, numbered without gaps from any 
     {"message_id": …, "video_id": "cam-1", "frame_id": 17, "timestamp": …, "s3_bucket": …, "s3_key": …}
 
 Tracking learns the background and finds what moves before it. To find people with a network of yours, declare
-it (pip install 'holdfast[vision,onnx]'):
+it (pip install 'holdfast-streams[vision,onnx]'):
     app.model("detector", partial(vision.OnnxDetector, "people.onnx", classes=(0,)), memory_mb=300)
 then add models="detector" to the stream below, and use vision.ModelTracking in
 place of vision.Tracking.

@@ -4,8 +4,8 @@ Run it:     holdfast node examples.reports:app
 Order one:  holdfast tasks send reports report.publish --file order.json
 See them:   holdfast reports status --of reports
 
-Needs pip install 'holdfast[reports]'. Secrets are in the environment (HOLDFAST_CREDENTIAL_ACME), or in the
-file that HOLDFAST_CREDENTIALS names.
+Needs pip install 'holdfast-streams[reports]'. Secrets are in the environment (HOLDFAST_CREDENTIAL_ACME), or
+in the file that HOLDFAST_CREDENTIALS names.
 """
 
 import datetime as dt

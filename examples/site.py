@@ -8,7 +8,7 @@
 See it:    make demo-site    (python -m examples.site_demo)
 Run it:    holdfast node examples.site:app
 
-Needs pip install 'holdfast[outbox,webhooks]', and an MQTT broker. docs/site.md walks through it.
+Needs pip install 'holdfast-streams[outbox,webhooks]', and an MQTT broker. docs/site.md walks through it.
 """
 
 import datetime as dt

@@ -96,7 +96,7 @@ def test_the_same_commit_gives_the_same_files_and_their_checksums_agree(
     sums = (folder / "SHA256SUMS").read_text()
     assert sums == (tmp_path / "once/9.9.9/SHA256SUMS").read_text()
     told = {file: digest for digest, file in map(str.split, sums.splitlines())}
-    assert set(told) == {"holdfast-9.9.9-py3-none-any.whl", "holdfast-9.9.9.tar.gz"}
+    assert set(told) == {"holdfast_streams-9.9.9-py3-none-any.whl", "holdfast_streams-9.9.9.tar.gz"}
     for file, digest in told.items():
         assert hashlib.sha256((folder / file).read_bytes()).hexdigest() == digest
     assert (folder / "NOTES.md").read_text() == "# Holdfast 9.9.9\n\n- New.\n"

@@ -44,6 +44,16 @@ def test_no_file_names_a_package_host() -> None:
     assert named == []
 
 
+@pytest.mark.slow
+def test_no_file_asks_pip_for_the_package_holdfast_of_another_project() -> None:
+    asks = re.compile(
+        rb"(?<![\w.-])holdfast(\[[a-z]|[=~>]=)|pip3? install [^\n]*(?<![\w./-])holdfast(?![\w./-])"
+    )
+    about = {Path(__file__), ROOT / "CHANGELOG.md", *(ROOT / "tests/image").iterdir()}
+    found = [name(file) for file in committed() if file not in about and asks.search(file.read_bytes())]
+    assert found == [], "write holdfast-streams"
+
+
 def texts(path: Path) -> Iterator[str]:
     """The texts in a file that somebody may read, as written: numbers stand for what they say of values."""
     tree = ast.parse(path.read_bytes())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from email.parser import HeaderParser
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,16 @@ def imported(source: bytes) -> Iterator[str]:
 def test_the_wheel_holds_the_package_alone(wheel: zipfile.ZipFile) -> None:
     folders = {name.partition("/")[0] for name in wheel.namelist()}
     assert {folder for folder in folders if not folder.endswith(".dist-info")} == {"holdfast"}
+
+
+@pytest.mark.slow
+def test_the_wheel_never_makes_pip_fetch_the_package_of_another_project(wheel: zipfile.ZipFile) -> None:
+    (place,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    about = HeaderParser().parsestr(wheel.read(place).decode())
+    needs = {re.split(r"[^\w.-]", need)[0] for need in about.get_all("Requires-Dist", [])}
+    assert about["Name"] == "holdfast-streams"
+    assert "aiohttp" in needs
+    assert "holdfast" not in needs
 
 
 @pytest.mark.slow

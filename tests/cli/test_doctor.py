@@ -69,6 +69,20 @@ def test_the_store_of_values_and_the_back_up_of_dead_letters_are_looked_at(
     assert outcome.code == 3
 
 
+@pytest.mark.parametrize("arguments", [(), ("--upgrade",)])
+def test_a_foreign_distribution_of_our_packages_name_is_warned_of(
+    holdfast: Any, place: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    assert "is installed beside" not in holdfast("doctor", *arguments).out
+    about = place / "site/holdfast-0.5.1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: holdfast\nVersion: 0.5.1\n")
+    monkeypatch.syspath_prepend(place / "site")
+    outcome = holdfast("doctor", *arguments)
+    assert "! packages: 'holdfast' 0.5.1 is installed beside 'holdfast-streams'" in outcome.out
+    assert "→ pip uninstall holdfast, then pip install --force-reinstall" in outcome.out
+
+
 # --- devices
 
 

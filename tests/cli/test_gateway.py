@@ -154,8 +154,8 @@ def test_without_haproxy_python_does_it_and_says_what_to_install(
     monkeypatch.setattr(gateway, "find", lambda: None)
     assert gateway.choose(None, 1000) is None
     assert gateway.choose("python", 1000) is None
-    assert "holdfast[gateway]" in "".join(capsys.readouterr())
-    with pytest.raises(ConfigError, match=r"holdfast\[gateway\]"):
+    assert "holdfast-streams[gateway]" in "".join(capsys.readouterr())
+    with pytest.raises(ConfigError, match=r"holdfast-streams\[gateway\]"):
         gateway.choose("haproxy", 1000)
 
 

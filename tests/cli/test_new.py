@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast import __version__ as version
 from holdfast.config.settings import Config
 from tests.cli.test_node import PATIENCE_S, Process
 
@@ -23,7 +24,9 @@ def test_a_new_project_passes_its_test_and_runs(
     project = place / "water-meters"
     monkeypatch.chdir(project)
     assert set(tomllib.loads(Path("holdfast.toml").read_text())) <= set(Config.model_fields)
-    assert tomllib.loads(Path("pyproject.toml").read_text())["project"]["name"] == "water-meters"
+    about = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    assert about["name"] == "water-meters"
+    assert about["dependencies"] == [f"holdfast-streams>={version}"]
     tested = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         check=False,

@@ -169,13 +169,11 @@ def wheels(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 def small_holdfast(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Holdfast of one module that needs one package."""
     files = own_wheel.files()
-    about = next(name for name in files if name.endswith("/METADATA")).partition("/")[0]
-    metadata = (
-        f"Metadata-Version: 2.1\nName: holdfast\nVersion: {about.split('-')[1][:-5]}\nRequires-Dist: plain\n"
-    )
+    about, version = own_wheel.ABOUT, own_wheel.RELEASE.rpartition("-")[2]
+    metadata = f"Metadata-Version: 2.1\nName: holdfast-streams\nVersion: {version}\nRequires-Dist: plain\n"
     small = {
         "holdfast/__init__.py": b"",
-        f"{about}/METADATA": metadata.removesuffix(".dist-info").encode(),
+        f"{about}/METADATA": metadata.encode(),
         f"{about}/WHEEL": files[f"{about}/WHEEL"],
         f"{about}/entry_points.txt": b"",
     }

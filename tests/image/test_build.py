@@ -278,6 +278,17 @@ def test_a_shared_object_for_another_machine_is_refused_by_name(
     assert "wrong 1.0: wrong/_core.so isn't for linux/amd64" in build(code=2).err
 
 
+@pytest.mark.slow
+def test_a_project_that_needs_another_projects_holdfast_is_refused(
+    project: Path, build: Any, wheels: Path
+) -> None:
+    from tests.image.conftest import wheel
+
+    wheel(wheels, "holdfast", "0.5.1", "py3-none-any", {"holdfast/other.py": b""})
+    (project / "requirements.txt").write_text("holdfast>=0.2.0\n")
+    assert "which is another project's: write 'holdfast-streams'" in build(code=2).err
+
+
 @pytest.mark.nightly
 def test_an_image_for_two_platforms_is_an_index_of_both(project: Path, build: Any) -> None:
     both = build("--platform", "linux/amd64", "--platform", "linux/arm64", architecture="arm64")
@@ -335,7 +346,7 @@ def test_the_bill_of_materials_refers_to_the_image_and_names_its_packages(projec
     told = {component["name"]: component for component in bill["components"]}
     assert told["native"]["purl"] == "pkg:pypi/native@1.0"
     assert told["native"]["licenses"] == [{"license": {"name": "MIT"}}]
-    assert {"plain", "large", "chooser", "holdfast"} <= told.keys()
+    assert {"plain", "large", "chooser", "holdfast-streams"} <= told.keys()
     assert bill["serialNumber"].startswith("urn:uuid:")
 
 

@@ -49,7 +49,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cameras")
     (folder / "cameras.py").write_text(APP)
     (folder / "pyproject.toml").write_text(
-        '[project]\nname = "cameras"\nversion = "1"\ndependencies = ["holdfast", "numpy", "av"]\n'
+        '[project]\nname = "cameras"\nversion = "1"\ndependencies = ["holdfast-streams", "numpy", "av"]\n'
     )
     base = debian_base.write(tmp_path_factory.mktemp("debian") / "layout")
     layout = tmp_path_factory.mktemp("built") / "layout"
@@ -64,7 +64,7 @@ def image_of_containerfile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The layout of an image that deploy/Containerfile says, with its last line changed as it asks for."""
     folder = tmp_path_factory.mktemp("cameras")
     (folder / "cameras.py").write_text(PLAIN_APP)
-    (folder / "requirements.txt").write_text("--no-index\n-f /wheels\nholdfast\n")
+    (folder / "requirements.txt").write_text("--no-index\n-f /wheels\nholdfast-streams\n")
     *lines, last = CONTAINERFILE.read_text().splitlines()
     (folder / "Containerfile").write_text("\n".join([*lines, last.replace("app:app", "cameras:app")]))
     base = debian_base.write(tmp_path_factory.mktemp("debian") / "layout")

@@ -35,7 +35,7 @@ def python() -> Path:
     """The Python of an environment with the released wheel, which is made once. Whatever else it needs is
     taken from the environment of the tests."""
     minor = ".".join(map(str, sys.version_info[:2]))
-    return _once(f"{version()}-{minor}", _install) / "bin/python"
+    return _once(f"{version()}-python{minor}", _install) / "bin/python"
 
 
 def _once(name: str, make: Callable[[Path], None]) -> Path:
@@ -67,5 +67,7 @@ def _install(folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install", "--quiet"]
     subprocess.run([*command, "--no-index", "--no-deps", str(wheel())], check=True)
     [packages] = folder.glob("lib/python*/site-packages")
-    # Only this folder: its own .pth files, such as that of the code under test, are not read.
-    (packages / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    for place in Path(sysconfig.get_path("purelib")).iterdir():
+        # Neither the code under test nor its entry points: its distribution has another name than this one.
+        if "holdfast" not in place.name and place.suffix != ".pth" and not (packages / place.name).exists():
+            (packages / place.name).symlink_to(place)

@@ -157,7 +157,7 @@ def test_a_network_that_does_not_fit_says_what_to_do(
 
 def test_without_the_library_the_extra_is_named(network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ConfigError, match=r"pip install 'holdfast\[onnx\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'holdfast-streams\[onnx\]'"):
         find(network)
 
 

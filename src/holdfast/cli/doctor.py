@@ -16,7 +16,15 @@ from holdfast.assembly.checks import check_app, queues_of
 from holdfast.assembly.loading import declared, load_app
 from holdfast.assembly.products import operator_parts
 from holdfast.cli import exits, output
-from holdfast.cli.findings import Finding, is_there, look_at, unknown_variables, unsound, why_not_made
+from holdfast.cli.findings import (
+    Finding,
+    foreign_distribution,
+    is_there,
+    look_at,
+    unknown_variables,
+    unsound,
+    why_not_made,
+)
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.products import OperatorPart
 from holdfast.common.protocol import Done, Probe, Reply, Request
@@ -158,6 +166,7 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
     changed = sum(setting.source != "default" for setting in sources.explain(config))
     findings = [Finding("settings", "ok", f"sound; {changed} of them set, see `holdfast config show`")]
     findings += unknown_variables()
+    findings += foreign_distribution()
     findings += _machine(config)
     findings += _files(config)
     async with Services(config, reads_only=True) as services:

@@ -37,6 +37,24 @@ def unknown_variables() -> Iterable[Finding]:
         yield Finding("environment", "warning", f"{variable} is no setting and does nothing", fix)
 
 
+def foreign_distribution() -> Iterable[Finding]:
+    """Warn of a distribution that is called as our package is, and may have written files into it."""
+    from importlib import metadata  # noqa: PLC0415 - takes a while
+
+    from holdfast.registration.entry_points import DISTRIBUTION  # noqa: PLC0415
+
+    try:
+        found = metadata.version("holdfast")
+    except metadata.PackageNotFoundError:
+        return
+    text = (
+        f"'holdfast' {found} is installed beside {DISTRIBUTION!r}: another project's package, or Holdfast"
+        " before 0.3.0; either may have replaced files of this one"
+    )
+    fix = f"pip uninstall holdfast, then pip install --force-reinstall --no-deps {DISTRIBUTION}"
+    yield Finding("packages", "warning", text, fix)
+
+
 async def look_at(check: str, url: str, look: Callable[[], Awaitable[str]]) -> Finding:
     """Check a service, and return what was found. ``look`` calls the service and describes it in words, or
     raises an error. A database that is missing is one that the first node makes."""

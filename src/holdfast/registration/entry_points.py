@@ -12,14 +12,15 @@ from holdfast.errors import ConfigError
 from holdfast.registration.urls import nothing_serves
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import EntryPoint, EntryPoints
 
 SERVICES = "holdfast.services"
 TARGETS = "holdfast.targets"
 BACKUPS = "holdfast.backups"
 COMMANDS = "holdfast.commands"
 PRODUCTS = "holdfast.products"
-OWN = "holdfast"
+DISTRIBUTION = "holdfast-streams"
+"""What pip installs. ``holdfast`` is the package in it, and the name of another project's distribution."""
 
 
 class LazyCommand(NamedTuple):
@@ -97,7 +98,7 @@ def registered(group: str, name: str) -> EntryPoint | None:
     ConfigError if several other packages have registered the name."""
     from importlib import metadata  # noqa: PLC0415 - takes as long as opening many a service does
 
-    own = metadata.distribution(OWN).entry_points.select(group=group, name=name)
+    own = _own_entry_points().select(group=group, name=name)
     found = {point.value: point for point in own or metadata.entry_points(group=group, name=name)}
     if len(found) > 1:
         raise ConfigError(
@@ -116,10 +117,20 @@ def all_registered(group: str) -> dict[str, str]:
 def _all_registered(group: str, path: tuple[str, ...]) -> dict[str, str]:
     from importlib import metadata  # noqa: PLC0415 - as above
 
-    own = metadata.distribution(OWN).entry_points.select(group=group)
+    own = _own_entry_points().select(group=group)
     return {
         point.name: point.value for points in (metadata.entry_points(group=group), own) for point in points
     }
+
+
+def _own_entry_points() -> EntryPoints:
+    """Return what Holdfast registers itself; nothing where its code runs without having been installed."""
+    from importlib import metadata  # noqa: PLC0415 - as above
+
+    try:
+        return metadata.distribution(DISTRIBUTION).entry_points
+    except metadata.PackageNotFoundError:
+        return metadata.EntryPoints()
 
 
 @functools.cache

@@ -23,7 +23,7 @@ def extra(name: str, setting: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"{setting} needs the library {error.name!r}: install it with pip install 'holdfast[{name}]'"
+            f"{setting} needs the library {error.name!r}: pip install 'holdfast-streams[{name}]'"
         ) from None
 
 

@@ -146,7 +146,7 @@ def _session(data: bytes, path: str | Path, providers: Sequence[str]) -> Any:
         import onnxruntime  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise ConfigError(
-            f"an ONNX model needs the extra 'onnx' ({error}): pip install 'holdfast[onnx]'"
+            f"an ONNX model needs the extra 'onnx' ({error}): pip install 'holdfast-streams[onnx]'"
         ) from None
     unknown = set(providers) - set(onnxruntime.get_available_providers())
     if unknown:

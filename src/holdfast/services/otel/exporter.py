@@ -24,6 +24,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 from holdfast.common.conventions import HOLDFAST, SCHEMA_URL
 from holdfast.common.traceparent import read_traceparent
 from holdfast.ports.tracing import SpanRecord
+from holdfast.registration.entry_points import DISTRIBUTION
 from holdfast.services.otel.collector import CollectorState
 
 PATH = "/v1/traces"
@@ -197,7 +198,7 @@ def scope_of(name: str = HOLDFAST) -> InstrumentationScope:
     """Return who makes spans or metrics, as collectors are told of it."""
     if name != HOLDFAST:
         return InstrumentationScope(name)
-    return InstrumentationScope(name, version(HOLDFAST), SCHEMA_URL)
+    return InstrumentationScope(name, version(DISTRIBUTION), SCHEMA_URL)
 
 
 def endpoint_of(url: str, path: str) -> str:

@@ -25,6 +25,7 @@ from holdfast.errors import (
 )
 from holdfast.extend import Clock, Meter, OutgoingEffect
 from holdfast.extend.tools import describe_http_error, redact, redact_url
+from holdfast.registration.entry_points import DISTRIBUTION
 
 if TYPE_CHECKING:
     from standardwebhooks.webhooks import Webhook as Signer
@@ -125,7 +126,7 @@ class Poster:
         if answers not in self._sessions:
             limit = CALLS_AT_ONCE if answers else UNSURE_CALLS_AT_ONCE
             self._sessions[answers] = aiohttp.ClientSession(
-                headers={"User-Agent": f"holdfast/{version('holdfast')}"},
+                headers={"User-Agent": f"holdfast/{version(DISTRIBUTION)}"},
                 connector=aiohttp.TCPConnector(limit=limit, limit_per_host=CALLS_A_HOST),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(

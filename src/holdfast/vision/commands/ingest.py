@@ -55,7 +55,7 @@ async def ingest(
         importlib.import_module("holdfast.vision.ingest")
     except ImportError as error:
         raise ConfigError(
-            f"ingest needs the extra 'vision' ({error}): pip install 'holdfast[vision]'"
+            f"ingest needs the extra 'vision' ({error}): pip install 'holdfast-streams[vision]'"
         ) from None
     if not videos:
         raise ConfigError("name at least one video file or camera")

@@ -87,7 +87,7 @@ def create(url: URL, access: Access | None = OWNER) -> Engine:
     try:
         engine = create_engine(url, connect_args=line_settings(url))
     except ImportError:
-        raise ConfigError("PostgreSQL needs psycopg: pip install 'holdfast[postgres]'") from None
+        raise ConfigError("PostgreSQL needs psycopg: pip install 'holdfast-streams[postgres]'") from None
 
     if url.get_backend_name() != "sqlite":
         return engine
