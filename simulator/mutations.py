@@ -6,10 +6,11 @@ within how many seeds the simulator must notice; a test holds it to that.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any
 from unittest import mock
 
@@ -53,11 +54,11 @@ from holdfast.streams.worker import StreamContext
 from holdfast.tasks import follow_ups
 from holdfast.tasks.completer import Completer
 from holdfast.tasks.concurrency import ConcurrencyLimiter
-from holdfast.tasks.held_tasks import InHand
+from holdfast.tasks.effects import EffectSender
+from holdfast.tasks.held_tasks import HeldTask
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.running import Ended
-from holdfast.tasks.work import TaskWork
+from holdfast.tasks.returns import TaskReturns
 from holdfast.tasks.worker import AttemptJob
 from simulator import acting_mutations as acting
 from simulator import archiving
@@ -217,27 +218,30 @@ def _start_without_count(standing: Task | None, wish: StartAttempt, now: float) 
     return _start(standing, msgspec.structs.replace(wish, tries=10**6), now)
 
 
-def _end_at_once(self: Completer, item: InHand, end: EndAttempt) -> None:
+def _end_at_once(self: Completer, item: HeldTask, end: EndAttempt) -> None:
     item.outcome_known()
     self._keepers[item.queue].settle(Settlement(item.full_key, (), (item.held,), lambda: None))
 
 
-def _pause_as_failure(self: TaskWork, item: InHand, ended: Ended, pause_s: float) -> None:
-    self._return(item, spent=True, delay_s=pause_s, detail=ended.error, pause_s=pause_s)
+_return_attempt = TaskReturns.return_attempt
+
+
+def _pause_as_failure(self: TaskReturns, item: HeldTask, **asked: Any) -> None:
+    _return_attempt(self, item, **asked | {"spent": asked["spent"] or "pause_s" in asked})
 
 
 _end = Completer.end
 
 
-def _follow_up_early(self: Completer, item: InHand, end: EndAttempt) -> None:
+def _follow_up_early(self: Completer, item: HeldTask, end: EndAttempt) -> None:
     assert item.attempt is not None
     ended = msgspec.structs.replace(item.attempt, state=end.state)
     outcome = outcome_of(item.message.envelope.app, ended)
-    self._tasks.spawn(self._insist_on(follow_ups.due(ended, outcome, item.message)))
+    self._tasks.spawn(self.send_follow_ups(follow_ups.due(ended, outcome, item.message)))
     _end(self, item, end)
 
 
-def _effects_early(self: Completer, item: InHand, end: EndAttempt) -> None:
+def _effects_early(self: Completer, item: HeldTask, end: EndAttempt) -> None:
     if end.effects:
         ended = Task(item.trace, item.type, epoch=end.epoch, effects=end.effects)
         self._tasks.spawn(self._effects.send(item, ended))
@@ -253,13 +257,22 @@ async def _forget_then_send(self: Producer, delayed: Any, ahead_s: float) -> Non
 _tell_completer = Completer.tell
 
 
-def _tell_without_effects(self: Completer, item: InHand, ended: Task) -> None:
+def _tell_without_effects(self: Completer, item: HeldTask, ended: Task) -> None:
     _tell_completer(self, item, msgspec.structs.replace(ended, effects=b""))
 
 
-async def _effects_aside(self: Completer, item: InHand, ended: Task) -> None:
-    self._tasks.spawn(self._effects.send(item, ended))
-    self._delete(item)
+_send_effects = EffectSender.send
+_aside = set[asyncio.Task[Any]]()
+
+
+def _go_on_without(call: Coroutine[Any, Any, Any]) -> None:
+    _aside.add(going := asyncio.ensure_future(call))
+    going.add_done_callback(_aside.discard)
+
+
+async def _effects_aside(self: EffectSender, item: HeldTask, task: Task) -> float:
+    _go_on_without(_send_effects(self, item, task))
+    return 0.0
 
 
 _make_job = AttemptJob.__init__
@@ -276,11 +289,11 @@ async def _send_once(self: Completer, handed: Any) -> None:
         await self._producer.hand_over(handed)
 
 
-_hand_over = Completer._hand_over
+_hand_over = Completer.hand_over
 
 
 async def _hand_over_aside(self: Completer, taken: Any) -> set[str]:
-    self._tasks.spawn(_hand_over(self, taken))
+    _go_on_without(_hand_over(self, taken))
     return set()
 
 
@@ -292,20 +305,24 @@ def _count_the_next(standing: Task | None, wish: CountMember, now: float) -> Tas
     return _count(standing, msgspec.structs.replace(wish, place=place), now)
 
 
-_count_members = Completer._count_members
+_count_members = Completer.count_members
 
 
 async def _count_aside(self: Completer, taken: Any) -> set[str]:
-    self._tasks.spawn(_count_members(self, taken))
+    _go_on_without(_count_members(self, taken))
     return set()
 
 
-async def _reissue_in_hand(self: TaskWork, item: InHand, delay_s: float) -> None:
-    queue = self._queues[item.queue]
-    self.hand[item.trace] = item
-    await self._insist(lambda: queue.send([Outgoing(item.held.body, item.held.again, key=item.trace)]))
-    await self._insist(lambda: queue.delete([receipt.receipt for receipt in item.held.receipts]))
-    self.forget(item)
+_reissue = TaskReturns.reissue
+
+
+async def _reissue_in_hand(self: TaskReturns, item: HeldTask, delay_s: float) -> None:
+    """Reissue a task that is held until that is answered."""
+    reissuing = asyncio.ensure_future(_reissue(self, item, delay_s))
+    await asyncio.sleep(0)
+    self.held.by_trace[item.trace] = item
+    await reissuing
+    self.held.forget(item)
 
 
 async def _give_only(
@@ -494,7 +511,9 @@ RULES: dict[str, Mutation] = {
     "too-large": Mutation(
         "what makes a commit too large is found", Owner, "refused", lambda self, error, now: self.fenced(now)
     ),
-    "task-epoch": Mutation("only the last attempt ends a task", task, "_guard", _any_attempt, world="tasks"),
+    "task-epoch": Mutation(
+        "only the last attempt ends a task", task, "current_attempt", _any_attempt, world="tasks"
+    ),
     "task-ended": Mutation("a task that ended runs no more", task, "start", _start_again, world="tasks"),
     "task-success": Mutation(
         "a task that has succeeded is not queued anew", task, "reset", _reset_in_any_case, world="tasks"
@@ -503,12 +522,12 @@ RULES: dict[str, Mutation] = {
     "task-pause": Mutation(
         "no attempt begins before a pause is over",
         task,
-        "_pauses",
+        "pauses",
         lambda standing, now: False,
         world="tasks",
     ),
     "task-pause-free": Mutation(
-        "a pause spends no try", TaskWork, "_pause", _pause_as_failure, world="tasks"
+        "a pause spends no try", TaskReturns, "return_attempt", _pause_as_failure, world="tasks"
     ),
     "task-outcome-first": Mutation(
         "a task's message is deleted once its outcome is stored",
@@ -525,12 +544,12 @@ RULES: dict[str, Mutation] = {
         world="tasks",
     ),
     "follow-up-answer": Mutation(
-        "a follow-up is sent until that is answered", Completer, "_insist_on", _send_once, world="tasks"
+        "a follow-up is sent until that is answered", Completer, "send_follow_ups", _send_once, world="tasks"
     ),
     "follow-up-first": Mutation(
         "what follows is sent before the message is deleted",
         Completer,
-        "_hand_over",
+        "hand_over",
         _hand_over_aside,
         world="tasks",
     ),
@@ -571,8 +590,8 @@ RULES: dict[str, Mutation] = {
     ),
     "task-effects-first": Mutation(
         "effects are handed over before the message is deleted",
-        Completer,
-        "_settle_with_effects",
+        EffectSender,
+        "send",
         _effects_aside,
         world="tasks",
     ),
@@ -587,23 +606,23 @@ RULES: dict[str, Mutation] = {
     "batch-first": Mutation(
         "a task is counted in its batch before its message is deleted",
         Completer,
-        "_count_members",
+        "count_members",
         _count_aside,
         world="tasks",
     ),
     "task-reissue": Mutation(
-        "a copy of a task has receipts of its own", TaskWork, "_reissue", _reissue_in_hand, world="tasks"
+        "a copy of a task has receipts of its own", TaskReturns, "reissue", _reissue_in_hand, world="tasks"
     ),
     "task-given": Mutation(
         "a task that a node was given has a message too",
         Producer,
-        "_send_stand_in",
+        "stand_in",
         _give_only,
         world="tasks",
     ),
     "task-stand-in": Mutation(
         "a task that a node was given is no duplicate when its message comes",
-        InHand,
+        HeldTask,
         "is_stand_in",
         lambda self, task: False,
         world="tasks",

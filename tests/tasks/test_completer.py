@@ -706,7 +706,7 @@ def test_while_a_target_is_away_the_message_waits_in_its_queue() -> None:
     async def look(world: TaskWorld) -> None:
         await world.clock.sleep(50.0)
         (work,) = world.works.values()
-        assert not work.hand, "the node has room for others"
+        assert not work.held.by_trace, "the node has room for others"
         assert world.outcomes["t"], "the producer knows the outcome"
         assert world.queues[task_queue(APP, QUICK)].messages
 

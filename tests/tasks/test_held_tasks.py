@@ -1,25 +1,27 @@
 """What a task in a node's hands is, by its deliveries and by its store."""
 
-from typing import Any, cast
-
 import msgspec
 import pytest
 
 from holdfast.rules.tasks import task as rules
 from holdfast.rules.tasks.task import EndAttempt, State, Task
+from holdfast.tasks.body import Body
 from holdfast.tasks.completer import dead_letter_of
-from holdfast.tasks.held_tasks import InHand
+from holdfast.tasks.held_tasks import HeldTask
 from holdfast.tasks.names import STAND_IN
+from holdfast.tasks.spec import TaskSpec
+from holdfast.tasks.wire import Envelope, SentTask
 from tests.cluster.fakes import held
 
 NOW = 100.0
 ENDED = Task("t", "kind", State.FAILED, epoch=5, attempts=1, detail="ValueError: no\nline 3")
 
 
-def in_hand(expires_at: float = NOW + 1, attributes: dict[str, str] | None = None) -> InHand:
+def in_hand(expires_at: float = NOW + 1, attributes: dict[str, str] | None = None) -> HeldTask:
     message = held(1, expires_at=expires_at)
     message.attributes |= attributes or {}
-    return InHand("queue", cast("Any", None), cast("Any", None), message)
+    sent = SentTask(Envelope(app="app", trace_id="t", task_type="kind"), Body(b"{}"))
+    return HeldTask("queue", TaskSpec(name="kind", handler=print), sent, message)
 
 
 @pytest.mark.parametrize(

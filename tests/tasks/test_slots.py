@@ -25,13 +25,14 @@ from holdfast import App
 from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.stats import Stats
 from holdfast.errors import ConfigError
+from holdfast.rules.tasks.attempt import How
 from holdfast.rules.tasks.task import Task
 from holdfast.slots.task_child import CALLS_MAX, CHARS_MAX, stacks
 from holdfast.slots.task_slots import ForkserverTaskSlot, TaskSlotSettings, task_slots
 from holdfast.system.clock import SystemClock
 from holdfast.tasks import slots
 from holdfast.tasks.body import body_of
-from holdfast.tasks.running import Ended, How, Running
+from holdfast.tasks.running import Ended, Running
 from holdfast.tasks.slots import STUCK_S, TaskSlots
 from tests.cluster.fakes import make_host
 

@@ -14,11 +14,12 @@ from holdfast.cluster.lifecycle import Tasks
 from holdfast.common.acts import Send
 from holdfast.errors import ConfigError, HoldfastError, SlotDied
 from holdfast.ports.slots import Attempt, Listener, Progress, Tried
+from holdfast.rules.tasks.attempt import How
 from holdfast.rules.tasks.task import Task
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
 from holdfast.tasks.body import body_of
 from holdfast.tasks.handler import Job
-from holdfast.tasks.running import Ended, How, Running, outcome
+from holdfast.tasks.running import Ended, Running, outcome
 from holdfast.tasks.slots import STUCK_S, TaskSlots
 from holdfast.tasks.worker import TaskExecutor
 from simulator.loop import SimClock

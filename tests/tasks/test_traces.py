@@ -14,9 +14,10 @@ from holdfast.cluster.tracer import Tracer
 from holdfast.common.retry import Backoff
 from holdfast.common.traceparent import TraceContext
 from holdfast.ports.tracing import TracedCall
+from holdfast.rules.tasks.attempt import How
 from holdfast.system.clock import SystemClock
 from holdfast.tasks.names import brief_queue
-from holdfast.tasks.running import Ended, How
+from holdfast.tasks.running import Ended
 from holdfast.tasks.traces import end_attempt
 from holdfast.testing import node_for_tests
 from tests.cluster.fakes import KeptSpans

@@ -23,7 +23,7 @@ from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.task_slots import MemoryTaskSlot
 from holdfast.system.values import Values
 from holdfast.tasks.body import Body
-from holdfast.tasks.held_tasks import InHand
+from holdfast.tasks.held_tasks import HeldTask
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.proto import TaskMessage
 from holdfast.tasks.wire import BatchPlace, Envelope, FollowUp, SentTask, encode_task
@@ -78,7 +78,9 @@ def test_what_waits_on_a_node_that_is_cut_off_runs_elsewhere() -> None:
         async def look() -> None:
             (cut, _) = world.nodes.values()
             await world.clock.sleep(2.9)
-            held.append({name for name, item in world.works[cut].hand.items() if item.attempt is None})
+            held.append(
+                {name for name, item in world.works[cut].held.by_trace.items() if item.attempt is None}
+            )
             await world.clock.sleep(TROUBLE_S - 5.0)
             done = {name for name, told in world.outcomes.items() if told}
             held.append(held[0] - done)
@@ -106,7 +108,7 @@ def test_a_node_that_joined_again_keeps_the_attempts_that_it_runs() -> None:
 
         async def give_to_the_other() -> None:
             await world.clock.sleep(4.0)
-            [other] = [work for work in world.works.values() if "t" not in work.hand]
+            [other] = [work for work in world.works.values() if "t" not in work.held.by_trace]
             other.run_here(LONG, copy)
 
         world.spawn(give_to_the_other())
@@ -119,7 +121,7 @@ def test_a_node_that_joined_again_keeps_the_attempts_that_it_runs() -> None:
 @pytest.mark.slow
 def test_a_node_keeps_no_task_that_is_done() -> None:
     """Bodies are large: a loop that waits for the next task is not to hold the last one."""
-    left: list[list[InHand]] = []
+    left: list[list[HeldTask]] = []
 
     async def live() -> None:
         world = TaskWorld(calm(PlannedTask(0.1, "kept", LONG, 9.0)))
@@ -127,7 +129,9 @@ def test_a_node_keeps_no_task_that_is_done() -> None:
         async def look() -> None:
             await world.clock.sleep(TROUBLE_S)
             gc.collect()
-            left.append([each for each in gc.get_objects() if type(each) is InHand and each.trace == "kept"])
+            left.append(
+                [each for each in gc.get_objects() if type(each) is HeldTask and each.trace == "kept"]
+            )
 
         world.spawn(look())
         assert check(world, await world.live()) == []
@@ -176,8 +180,8 @@ def test_an_attempt_whose_lease_ended_while_another_was_asked_for_again_does_not
         start, asked = world.store.start, list[list[str]]()
 
         async def answer_late(wishes: Sequence[StartAttempt]) -> list[Task]:
-            [work] = world.works.values()
-            work._gone["gone"] = None
+            [node] = world.nodes.values()
+            node.host.news.left("gone")
             asked.append([wish.trace for wish in wishes])
             tasks = await start(wishes)
             if len(asked) == 1:
@@ -354,10 +358,10 @@ def test_a_node_whose_clock_is_ahead_drops_nothing_that_is_fresh() -> None:
         assert len(world.store.standing) == 1
         letters = world.queues[task_queue(APP, QUICK)]
         await letters.bury([DeadLetter("a", b"", "fresh")])
-        work = next(iter(world.works.values()))
+        [(node, work)] = world.works.items()
         ahead = SimClock(Random(1), "ahead")
-        ahead.set_by_s = 10 * max(work._host.limits.results_keep_s, work._host.limits.dead_keep_s)
-        work._host.clock = ahead
+        ahead.set_by_s = 10 * max(node.host.limits.results_keep_s, node.host.limits.dead_keep_s)
+        node.host.clock = ahead
         await work.maintain()
         assert len(world.store.standing) == len(letters.letters) == 1
 
@@ -365,7 +369,7 @@ def test_a_node_whose_clock_is_ahead_drops_nothing_that_is_fresh() -> None:
 
 
 def test_a_task_that_asks_for_more_pauses_than_there_are_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.tasks.work.PAUSES_MAX", 4)
+    monkeypatch.setattr("holdfast.rules.tasks.attempt.PAUSES_MAX", 4)
 
     async def live() -> None:
         world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1, asks=99, pause_s=30.0)))
@@ -448,7 +452,7 @@ def test_a_task_that_is_sent_again_while_its_failure_is_still_told_runs_again() 
             while not queue.letters:
                 await world.clock.sleep(0.001)
             [work] = world.works.values()
-            was_in_hand.append("t" in work.hand)
+            was_in_hand.append("t" in work.held.by_trace)
             assert await world.producer.redrive(QUICK, list(queue.letters.values())) == 1
             while not world.store.standing["t"].ended:
                 await world.clock.sleep(1.0)
@@ -520,7 +524,7 @@ def test_a_task_that_is_sent_again_while_its_node_is_yet_to_learn_of_its_end_run
             await world.store.reset(["t"])
             await sent_as(QUICK, "t", queue)
             [work] = world.works.values()
-            while len(work.hand["t"].held.receipts) < 2:
+            while len(work.held.by_trace["t"].held.receipts) < 2:
                 await world.clock.sleep(0.001)
             again.set()
             while queue.messages:
@@ -563,7 +567,7 @@ def test_an_effect_that_is_sent_again_before_the_message_of_its_task_is_deleted_
             while not queue.letters or world.store.standing["t"].effects:
                 await world.clock.sleep(0.001)
             [work] = world.works.values()
-            was_in_hand.append("t" in work.hand)
+            was_in_hand.append("t" in work.held.by_trace)
             taken.clear()
             willing.set()
             assert await world.producer.redrive(QUICK, list(queue.letters.values())) == 1
@@ -819,7 +823,7 @@ def test_a_node_that_stops_goes_on_when_a_group_s_rate_would_let_it_begin(
             await world.clock.sleep(0.5)
             [node] = world.nodes.values()
             [work] = world.works.values()
-            assert work._fair_queue.rests_until() is not None
+            assert work.held.waiting.rests_until() is not None
             for queue in world.queues.values():  # it waits for their answers
                 monkeypatch.setattr(queue, "wake", lambda: None)
             await node.stop()
@@ -837,7 +841,7 @@ def test_while_results_can_t_be_stored_a_node_has_no_more_of_them_than_slots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They would fill its memory."""
-    monkeypatch.setattr("holdfast.tasks.work.INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr("holdfast.tasks.attempts.INLINE_BYTES_MAX", 0)
     planned = [PlannedTask(0.1, f"t{n}", QUICK, 1.0) for n in range(4 * SLOTS)]
     away_s, puts = 20.0, list[float]()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -20,16 +20,18 @@ from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement, dead_letter
 from holdfast.common.held import PendingDeadLetter
 from holdfast.common.redaction import redact
 from holdfast.common.traceparent import TRACEPARENT
-from holdfast.errors import Fenced, HoldfastError, InvalidMessage, Retry, TooLarge
+from holdfast.errors import Fenced, HoldfastError, InvalidMessage, TooLarge
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.rules.tasks.task import CountMember, EndAttempt, State, Task
 from holdfast.tasks.batching import Batcher
+from holdfast.tasks.calls import STORE, is_refusal, retry_call, retry_unless_refused
 from holdfast.tasks.effects import EffectSender
 from holdfast.tasks.follow_ups import DETAIL_CHARS, DueFollowUp, due, without_value
-from holdfast.tasks.held_tasks import InHand
+from holdfast.tasks.held_tasks import HeldTask, HeldTasks
 from holdfast.tasks.names import brief_queue
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.producer import Producer
+from holdfast.tasks.returns import TaskReturns
 from holdfast.tasks.storage import TaskStorage
 from holdfast.tasks.wire import Envelope, encode_brief, encode_follow_ups, encode_task, encode_without_body
 
@@ -46,7 +48,7 @@ a right that is missing."""
 class Ending(NamedTuple):
     """The end of an attempt."""
 
-    item: InHand
+    item: HeldTask
     end: EndAttempt
 
     @property
@@ -61,7 +63,7 @@ class Finished(msgspec.Struct, frozen=True):
     """A task whose outcome is stored, and its record. ``outcome`` is what the producer gets; ``first`` is
     true if no brief was sent before. ``follow_ups`` are to be sent."""
 
-    item: InHand
+    item: HeldTask
     task: Task
     outcome: Outcome
     first: bool
@@ -77,30 +79,9 @@ class OutgoingBrief(NamedTuple):
     traceparent: str
 
 
-class TaskHolder(Protocol):
-    """The part of a node that holds its tasks, as the completer sees it."""
-
-    @property
-    def hand(self) -> Mapping[str, InHand]:
-        """The tasks that the node has, by trace id, with those that are being ended."""
-
-    def forget(self, item: InHand) -> None:
-        """Forget a task that the node is done with."""
-
-    def give_back_later(self, item: InHand, seen: int) -> None:
-        """Give back the deliveries of a task that has ended, but for the first ``seen``."""
-
-    def drop(self, item: InHand) -> None:
-        """Forget a task whose outcome was refused, because another attempt has begun."""
-
-    def rest(self, item: InHand, rest_s: float) -> None:
-        """Give back a task that has ended and has effects left. Somebody goes on with them after
-        ``rest_s``."""
-
-
 class Completer:
-    """Brings tasks of ``holder`` to their end. ``producer`` sends what follows them, and ``deliverer`` hands
-    over their effects."""
+    """Brings tasks of ``held`` to their end. ``producer`` sends what follows them, ``deliverer`` hands over
+    their effects, and ``returns`` gives those back that can't end now."""
 
     def __init__(
         self,
@@ -109,7 +90,8 @@ class Completer:
         keepers: Mapping[str, Keeper],
         producer: Producer,
         deliverer: Deliverer,
-        holder: TaskHolder,
+        held: HeldTasks,
+        returns: TaskReturns,
     ) -> None:
         self._host = host
         self._clock, self._tasks, self._stats, self._log = host.clock, host.tasks, host.stats, host.log
@@ -117,8 +99,9 @@ class Completer:
         self._queues, self._briefs = storage.queues
         self._keepers = keepers
         self._producer = producer
-        self._effects = EffectSender(host, storage.store, deliverer, self._insist)
-        self._holder = holder
+        self._effects = EffectSender(host, storage.store, deliverer)
+        self._held = held
+        self._returns = returns
         self._ends: list[Ending] = []
         self._finished: list[Finished] = []
         self._ended = asyncio.Event()
@@ -136,13 +119,13 @@ class Completer:
         self._tasks.repeat(self._store_loop, self._clock, self._log)
         self._tasks.repeat(self._tell_loop, self._clock, self._log)
 
-    def end(self, item: InHand, end: EndAttempt) -> None:
+    def end(self, item: HeldTask, end: EndAttempt) -> None:
         """Take the outcome of an attempt. It counts once it is stored."""
         self._ends.append(Ending(item, end))
         self._begin(1)
         self._ended.set()
 
-    def tell(self, item: InHand, task: Task) -> None:
+    def tell(self, item: HeldTask, task: Task) -> None:
         """Take a message whose task already has its outcome. If the task's brief was never sent, it is sent
         now, and so are effects that are left. Otherwise the message is a duplicate, or a stand-in that is no
         longer needed."""
@@ -215,14 +198,14 @@ class Completer:
             seen[:] = [len(each.item.held.receipts) for each in taken]
             return end([each.end for each in taken])
 
-        answers = await self._insist("the task store", ask)
+        answers = await retry_unless_refused(self._host, STORE, ask)
         if answers is None:
             for each in taken:
                 self._tasks.spawn(self._store_alone(each, end))
             return
         for (item, _), answer, receipts in zip(taken, answers, seen, strict=True):
             if isinstance(answer, Task):
-                self._holder.give_back_later(item, receipts)
+                self._returns.give_back_later(item, receipts)
                 item.outcome_known()
                 self._count(answer)
                 if answer.briefed:
@@ -236,7 +219,7 @@ class Completer:
             if isinstance(answer, Fenced):
                 self._stats.fenced += 1
                 self._log.info("an outcome came too late", task=item.trace, error=str(answer))
-            self._holder.drop(item)
+            self._returns.drop(item)
             self._done(1)
 
     async def _store_alone(
@@ -247,7 +230,7 @@ class Completer:
         await self._clock.sleep(REFUSED_S)
         await self._store_some([ending], end)
 
-    def _brief_from(self, items: Mapping[str, InHand], task: Task) -> Outgoing:
+    def _brief_from(self, items: Mapping[str, HeldTask], task: Task) -> Outgoing:
         """The brief of one of these tasks."""
         item = items[task.trace]
         return _outgoing(item.message.envelope, outcome_of(self._app, task), item.held.context)
@@ -287,7 +270,7 @@ class Completer:
         """Wait for other outcomes to share the call, where calls cost money and if some will come soon."""
         began_at = self._clock.monotonic()
         while self._patient and self._batcher is not None:
-            others = len(self._holder.hand) - self._at_end
+            others = len(self._held.by_trace) - self._at_end
             patience_s = self._batcher.patience_s(len(self._finished), others)
             left_s = began_at + patience_s - self._clock.monotonic()
             if left_s <= 0:
@@ -300,8 +283,8 @@ class Completer:
         whether they were. If a service refuses one of these, the task's message goes back to its queue, and
         somebody tells of the task later."""
         refused = await asyncio.gather(
-            self._hand_over(taken),
-            self._count_members([done for done in taken if done.first and done.item.message.batch]),
+            self.hand_over(taken),
+            self.count_members([done for done in taken if done.first and done.item.message.batch]),
             *(self._bury(done) for done in taken if done.letter),
         )
         later = set[str]().union(*refused)
@@ -319,29 +302,29 @@ class Completer:
             self._settle(done.item, done.task)
         told = [(done.item.trace, done.outcome.epoch) for done in ready if done.first]
         if told:
-            await self._insist("the task store", lambda: self._store.briefed(told))
+            await retry_unless_refused(self._host, STORE, lambda: self._store.briefed(told))
 
-    def _settle(self, item: InHand, task: Task) -> None:
+    def _settle(self, item: HeldTask, task: Task) -> None:
         """Delete the task's message, once its effects are handed over."""
         if task.effects:
             self._tasks.spawn(self._settle_with_effects(item, task))
         else:
             self._delete(item)
 
-    async def _settle_with_effects(self, item: InHand, task: Task) -> None:
+    async def _settle_with_effects(self, item: HeldTask, task: Task) -> None:
         rest_s = await self._effects.send(item, task)
         if rest_s:
             self._rest(item, rest_s)
         else:
             self._delete(item)
 
-    def _rest(self, item: InHand, rest_s: float) -> None:
+    def _rest(self, item: HeldTask, rest_s: float) -> None:
         """Give back a task that has ended, of which something is left to be done."""
         self._at_end -= 1
         self._done(1)
-        self._holder.rest(item, rest_s)
+        self._returns.rest(item, rest_s)
 
-    def _delete(self, item: InHand) -> None:
+    def _delete(self, item: HeldTask) -> None:
         settlement = Settlement(item.full_key, (), (item.held,), partial(self._gone, item))
         self._keepers[item.queue].settle(settlement)
 
@@ -360,7 +343,9 @@ class Completer:
         if the queue refuses it for another reason."""
         for each in (letter, _terse(letter), _without_body(letter, envelope)):
             try:
-                sent = await self._insist("the queue", partial(_answered, self._queues[queue].bury, [each]))
+                sent = await retry_unless_refused(
+                    self._host, "the queue", partial(_answered, self._queues[queue].bury, [each])
+                )
             except TooLarge as error:
                 self._log.error(
                     "a dead letter is too large for its queue", task=envelope.trace_id, error=str(error)
@@ -370,7 +355,7 @@ class Completer:
                 return sent is not None
         return True  # there is nothing that its queue would take
 
-    async def _hand_over(self, taken: Sequence[Finished]) -> set[str]:
+    async def hand_over(self, taken: Sequence[Finished]) -> set[str]:
         """Send what follows upon these outcomes. Returns the trace ids of tasks of which a follow-up is still
         to be sent."""
         every = [follow_up for done in taken for follow_up in done.follow_ups]
@@ -378,7 +363,7 @@ class Completer:
             return set()
         refused: list[set[str]] = []
         try:
-            await self._insist_on(every)
+            await self.send_follow_ups(every)
         except HoldfastError:  # of one of them, so each goes by itself
             refused = await asyncio.gather(
                 *(self._hand_over_one(done, each) for done in taken for each in done.follow_ups)
@@ -387,13 +372,14 @@ class Completer:
             self._stats.tasks_followed += len(every)
         return set[str]().union(*refused)
 
-    async def _count_members(self, taken: Sequence[Finished]) -> set[str]:
+    async def count_members(self, taken: Sequence[Finished]) -> set[str]:
         """Have tasks counted in their batches, and send what follows a batch that has ended by that. Returns
         the trace ids of tasks for which that is refused."""
         if not taken:
             return set()
-        counted = await self._insist(
-            "the task store",
+        counted = await retry_unless_refused(
+            self._host,
+            STORE,
             lambda: self._store.count(
                 [
                     CountMember(
@@ -421,10 +407,10 @@ class Completer:
         for item, batch in ended.values():
             outcome = outcome_of(self._app, batch)
             finished.append(Finished(item, batch, outcome, True, None, _following(item, batch, outcome)))
-        refused = await self._hand_over(finished)
+        refused = await self.hand_over(finished)
         told = [(batch.trace, batch.epoch) for item, batch in ended.values() if item.trace not in refused]
         if told:
-            await self._insist("the task store", lambda: self._store.briefed(told))
+            await retry_unless_refused(self._host, STORE, lambda: self._store.briefed(told))
         return refused
 
     async def _hand_over_one(self, done: Finished, follow_up: DueFollowUp) -> set[str]:
@@ -433,9 +419,9 @@ class Completer:
         that is missing. It may have been sent all the same, so it gets no letter."""
         try:
             try:
-                await self._insist_on([follow_up])
+                await self.send_follow_ups([follow_up])
             except TooLarge as error:
-                await self._insist_on([without_value(follow_up, done.outcome, error)])
+                await self.send_follow_ups([without_value(follow_up, done.outcome, error)])
             self._stats.tasks_followed += 1
         except HoldfastError as error:
             self._log.error("a follow-up can't be sent", task=done.outcome.trace_id, error=str(error))
@@ -453,23 +439,13 @@ class Completer:
                 return {done.item.trace}
         return set()
 
-    async def _insist_on(self, follow_ups: Sequence[DueFollowUp]) -> None:
+    async def send_follow_ups(self, follow_ups: Sequence[DueFollowUp]) -> None:
         """Send follow-ups, and repeat that until it is answered. Raises what is refused for good."""
-        failures = 0
-        while True:
-            try:
-                await self._producer.hand_over(follow_ups)
-            except (HoldfastError, OSError) as error:
-                if isinstance(error, HoldfastError) and error.retry in (Retry.NEVER, Retry.STOP):
-                    raise
-                failures += 1
-                self._log.warning("could not send follow-ups", error=str(error))
-            else:
-                return
-            await self._clock.sleep(self._host.limits.retry.delay_s(failures, self._clock.random()))
+        send = partial(self._producer.hand_over, follow_ups)
+        await retry_call(self._host, "the queue of a follow-up", send, raises=is_refusal)
 
-    def _gone(self, item: InHand) -> None:
-        self._holder.forget(item)
+    def _gone(self, item: HeldTask) -> None:
+        self._held.forget(item)
         self._at_end -= 1
         self._done(1)
 
@@ -478,7 +454,9 @@ class Completer:
         for another reason."""
         outgoing = [_outgoing(*each) for each in briefs]
         try:
-            sent = await self._insist("the queue of briefs", partial(_answered, self._briefs.send, outgoing))
+            sent = await retry_unless_refused(
+                self._host, "the queue of briefs", partial(_answered, self._briefs.send, outgoing)
+            )
         except TooLarge as error:
             if len(briefs) > 1:
                 return all([await self._send([one]) for one in briefs])
@@ -492,23 +470,6 @@ class Completer:
             return True
         return sent is not None
 
-    async def _insist(self, what: str, call: Callable[[], Awaitable[T]]) -> T | None:
-        """Repeat a call until it is answered, which must be harmless; return None if it is refused for good.
-        Raises TooLarge."""
-        failures = 0
-        while True:
-            try:
-                return await call()
-            except TooLarge:
-                raise
-            except (HoldfastError, OSError) as error:
-                if isinstance(error, HoldfastError) and error.retry in (Retry.NEVER, Retry.STOP):
-                    self._log.error(f"{what} refused for good", error=str(error))
-                    return None
-                failures += 1
-                self._log.warning(f"{what} does not answer", error=str(error))
-            await self._clock.sleep(self._host.limits.retry.delay_s(failures, self._clock.random()))
-
 
 async def _answered(call: Callable[[Sequence[T]], Awaitable[object]], given: Sequence[T]) -> bool:
     """Make a call whose answer doesn't matter, and return True once it is answered."""
@@ -521,7 +482,7 @@ def _outgoing(envelope: Envelope, outcome: Outcome, traceparent: str) -> Outgoin
     return Outgoing(encode_brief(envelope, outcome), {TRACEPARENT: traceparent} if traceparent else {})
 
 
-def _following(item: InHand, task: Task, outcome: Outcome) -> list[DueFollowUp]:
+def _following(item: HeldTask, task: Task, outcome: Outcome) -> list[DueFollowUp]:
     """Return what follows upon an outcome: for most tasks, nothing."""
     if not task.follow_ups and not item.message.follow_ups:
         return []
@@ -550,7 +511,7 @@ def _without_body(letter: DeadLetter, envelope: Envelope) -> DeadLetter:
     )
 
 
-def dead_letter_of(item: InHand, task: Task) -> PendingDeadLetter | None:
+def dead_letter_of(item: HeldTask, task: Task) -> PendingDeadLetter | None:
     """Return the dead letter of a task that has ended; None if it succeeded or was cancelled."""
     if task.state is State.SUCCEED or task.cancelled:
         return None

@@ -9,9 +9,7 @@ again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -21,7 +19,8 @@ from holdfast.common.acts import Effect, Send, decode_effects, encode_effects, h
 from holdfast.common.effects import EffectChanges, EffectLimits, EffectMaker, Effects
 from holdfast.ports.tasks import TaskStore
 from holdfast.rules.tasks.task import EffectsLeft, Task
-from holdfast.tasks.held_tasks import InHand
+from holdfast.tasks.calls import STORE, retry_unless_refused
+from holdfast.tasks.held_tasks import HeldTask
 
 WAIT_S = 1.0
 """If the next effect can't be handed over within this time, the message goes back to its queue."""
@@ -29,7 +28,7 @@ WAIT_S = 1.0
 LIMITS = EffectLimits()
 
 
-def effects_of(item: InHand, epoch: int, sends: tuple[Send, ...], wall: float) -> bytes:
+def effects_of(item: HeldTask, epoch: int, sends: tuple[Send, ...], wall: float) -> bytes:
     """Return the effects of a task that succeeds at ``epoch``, as its record holds them."""
     maker = EffectMaker(item.full_key, epoch, 0, wall)
     maker.add(sends, item.trace, hops_of(item.held.attributes), item.held.traceparent)
@@ -37,28 +36,20 @@ def effects_of(item: InHand, epoch: int, sends: tuple[Send, ...], wall: float) -
 
 
 class EffectSender:
-    """Hands over the effects of a node's tasks. ``insist`` repeats a call to the task store until it is
-    answered."""
+    """Hands over the effects of a node's tasks."""
 
-    def __init__(
-        self,
-        host: Host,
-        store: TaskStore,
-        deliverer: Deliverer,
-        insist: Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]],
-    ) -> None:
+    def __init__(self, host: Host, store: TaskStore, deliverer: Deliverer) -> None:
         self._host = host
         self._clock = host.clock
         self._store = store
         self._deliverer = deliverer
-        self._insist = insist
         self._hurry = asyncio.Event()
 
     def hurry(self) -> None:
         """From now on wait for no target that is away."""
         self._hurry.set()
 
-    async def send(self, item: InHand, task: Task) -> float:
+    async def send(self, item: HeldTask, task: Task) -> float:
         """Hand over the pending effects of a task that has ended. Returns 0 once all are taken, or else after
         how many seconds to go on."""
         left, ahead_s = await self._by_the_store_s_clock(task)
@@ -93,7 +84,7 @@ class EffectSender:
         left = decode_effects(task.effects)
         if not any(effect.not_before for effect in left):
             return left, self._clock.wall() - self._clock.monotonic()
-        now = await self._insist("the task store", self._store.now)
+        now = await retry_unless_refused(self._host, STORE, self._store.now)
         dated = tuple(
             msgspec.structs.replace(
                 each,
@@ -128,7 +119,7 @@ class EffectSender:
         """Store what is left of the effects; returns it."""
         left = _without(left, effects.compose())
         wish = EffectsLeft(task.trace, task.epoch, encode_effects(left))
-        await self._insist("the task store", lambda: self._store.handed_over([wish]))
+        await retry_unless_refused(self._host, STORE, lambda: self._store.handed_over([wish]))
         effects.committed(())
         return left
 

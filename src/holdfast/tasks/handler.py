@@ -18,9 +18,6 @@ RETRY_AFTER_MAX_S = 86_400.0
 SEND_DELAY_MAX_S = 86_400.0
 """The longest ``delay_s`` of an effect: until then the message of its task waits in its queue."""
 
-PAUSES_MAX = 1000
-"""How many pauses the attempts of one task may ask for. What asks for more has failed."""
-
 
 class Cancelled(BaseException):
     """The attempt must end: its timeout is over, somebody cancelled it, or its delivery lapsed.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import enum
+import asyncio
 import math
+from collections.abc import Mapping
 
 import msgspec
 
 from holdfast.common.held import Held
 from holdfast.common.message import Life
+from holdfast.rules.tasks.attempt import Stop
+from holdfast.rules.tasks.fair_queue import FairQueue
+from holdfast.rules.tasks.rates import Permits
 from holdfast.rules.tasks.task import State, Task
 from holdfast.tasks.names import STAND_IN
 from holdfast.tasks.spec import TaskSpec
@@ -18,20 +22,8 @@ EPOCH_DIGITS_MAX = 20
 """The most digits of an epoch that a message may name. Any program may have sent it, and Python makes no
 number of thousands of digits."""
 
-
-class Stop(enum.Enum):
-    """The reason why an attempt is asked to end, which decides what follows for its task. The value is for
-    people."""
-
-    CANCELLED = "its task is cancelled"
-    DRAIN = "the node is stopping"
-    LAPSED = "its delivery lapsed"
-    REISSUE = "its delivery can't be held any longer"
-    GRANT_ENDS = "the node couldn't renew its share of the app's maximum"
-
-
-HANDED_ON = frozenset({Stop.DRAIN, Stop.REISSUE, Stop.GRANT_ENDS})
-"""The reasons for which another attempt follows."""
+HERE_FIRST = 2**32
+"""The priority of tasks that were given to this node directly: above all priorities of messages."""
 
 
 class TaskActivity(msgspec.Struct):
@@ -45,15 +37,19 @@ class TaskActivity(msgspec.Struct):
     note: str
 
 
-class InHand(msgspec.Struct, eq=False):
+class HeldTask(msgspec.Struct, eq=False):
     """A task with all its known deliveries.
 
-    ``queue`` names the queue that delivered it. ``refusal`` says why it can't run. ``attempt`` is the task's
-    record in the store while it runs here. ``stopping`` is why its attempt was asked to stop, and ``cancel``
-    why its task was cancelled, if that is why. ``ending`` is true once it has ended and the store is told so,
-    which answers by itself if it refuses. ``beat_at`` is when its progress was last reported to the store,
-    and ``news`` is true if it has advanced since. ``here``: it was given to this node directly, and needs no
-    delivery to run.
+    ``queue`` names the queue that delivered it, which lets a new delivery be held for ``hold_max_s``.
+    ``refusal`` says why it can't run. ``attempt`` is the task's record in the store while it runs here.
+    ``stopping`` is why its attempt was asked to stop, and ``cancel`` why its task was cancelled, if that is
+    why. ``ending`` is true once it has ended and the store is told so, which answers by itself if it refuses.
+    ``beat_at`` is when its progress was last reported to the store, and ``news`` is true if it has advanced
+    since. ``here``: it was given to this node directly, and needs no delivery to run.
+
+    ``trace`` is its id, ``type`` its type, and ``group`` the group whose limits it counts toward.
+    ``timeout_s`` is the total time of one attempt, and ``tries`` the number of attempts that it gets if they
+    fail: what the sender said, or that of the type.
     """
 
     queue: str
@@ -61,6 +57,7 @@ class InHand(msgspec.Struct, eq=False):
     message: SentTask
     held: Held
     refusal: str = ""
+    hold_max_s: float = math.inf
     attempt: Task | None = None
     stopping: Stop | None = None
     cancel: str = ""
@@ -70,36 +67,22 @@ class InHand(msgspec.Struct, eq=False):
     beat_at: float = -math.inf
     news: bool = False
     here: bool = False
+    trace: str = ""
+    type: str = ""
+    group: str = ""
+    timeout_s: float = 0.0
+    tries: int = 0
 
-    @property
-    def trace(self) -> str:
-        """The task's id."""
-        return self.message.envelope.trace_id
+    def __post_init__(self) -> None:
+        envelope = self.message.envelope
+        self.trace, self.type, self.group = envelope.trace_id, envelope.task_type, envelope.group
+        self.timeout_s = envelope.timeout_s or self.spec.timeout_s
+        self.tries = envelope.tries or self.spec.tries
 
     @property
     def full_key(self) -> str:
         """Type and trace id, which identify its dead letter."""
         return f"{self.type}/{self.trace}"
-
-    @property
-    def type(self) -> str:
-        """The task's type."""
-        return self.message.envelope.task_type
-
-    @property
-    def group(self) -> str:
-        """The group whose limits it counts toward."""
-        return self.message.envelope.group
-
-    @property
-    def timeout_s(self) -> float:
-        """The total time of one attempt: what the sender said, or that of the type."""
-        return self.message.envelope.timeout_s or self.spec.timeout_s
-
-    @property
-    def tries(self) -> int:
-        """The number of attempts that it gets if they fail: what the sender said, or that of the type."""
-        return self.message.envelope.tries or self.spec.tries
 
     @property
     def is_settled(self) -> bool:
@@ -118,6 +101,39 @@ class InHand(msgspec.Struct, eq=False):
         """Return True if no delivery gives the right to run the task any more."""
         return not self.here and all(r.stale or r.expires_at <= now for r in self.held.receipts)
 
+    def holdable_s(self, now: float) -> float:
+        """Return for how many more seconds the queue lets a delivery of the task be held, if it needs one."""
+        if self.here:
+            return math.inf
+        return max(receipt.received_at for receipt in self.held.receipts) + self.hold_max_s - now
+
+    # --- its phases, which only these methods change
+
+    def wait(self) -> None:
+        """Note that it waits for its turn."""
+        if self.held.life is Life.RECEIVED:
+            self.held.become(Life.WAITING)
+
+    def note_attempt(self, record: Task, asked_at: float) -> None:
+        """Note the record of its attempt, for which the store was asked at ``asked_at``."""
+        self.attempt, self.beat_at = record, asked_at
+
+    def run(self) -> None:
+        """Note that its attempt runs here."""
+        self.held.become(Life.RUNNING)
+
+    def stop(self, why: Stop, cancel: str = "") -> None:
+        """Note why its attempt is asked to end."""
+        self.stopping, self.cancel = why, cancel
+
+    def end(self) -> None:
+        """Note that its attempt has ended, and that the store is told so."""
+        self.ending = True
+
+    def give_back(self) -> None:
+        """Note that its deliveries go back to their queue."""
+        self.held.become(Life.GIVEN_BACK)
+
     def come_back(self) -> None:
         """Reset the task to its state after the receive."""
         self.held.come_back()
@@ -130,6 +146,73 @@ class InHand(msgspec.Struct, eq=False):
         if self.held.life is Life.RUNNING:
             self.held.become(Life.APPENDED)
         self.held.become(Life.COMMITTED)
+
+
+class HeldTasks:
+    """All tasks that a node holds, and in what order those begin that wait.
+
+    Attributes:
+        by_trace: the tasks by id, with those that are being ended.
+        waiting: those that wait for their turn, and counts of those that run.
+        fetching: how many attempts wait for a body from the object store.
+        storing: how many wait until the object store has their results.
+        begun: how many attempts have begun.
+        changed: set when a task may begin.
+    """
+
+    def __init__(self, specs: Mapping[str, TaskSpec], permits: Permits) -> None:
+        self.by_trace: dict[str, HeldTask] = {}
+        self.waiting: FairQueue[HeldTask] = FairQueue(
+            {name: spec.share for name, spec in specs.items()}, permits
+        )
+        self.fetching = 0
+        self.storing = 0
+        self.begun = 0
+        self.changed = asyncio.Event()
+        self._refused: list[HeldTask] = []
+
+    def add(self, item: HeldTask) -> bool:
+        """Hold a task, which then waits for its turn. Its deliveries join those of the same task. Returns
+        False for one that is settled: it may be a new sending, which would be deleted too."""
+        known = self.by_trace.get(item.trace)
+        if known is not None:
+            if known.queue != item.queue or known.is_settled:
+                return False
+            known.held.receipts += item.held.receipts
+            return True
+        self.by_trace[item.trace] = item
+        item.wait()
+        if item.refusal:
+            self._refused.append(item)
+        else:
+            priority = item.message.envelope.priority + item.spec.priority
+            self.waiting.add(item.spec.name, item.group, HERE_FIRST if item.here else priority, item)
+        self.changed.set()
+        return True
+
+    def take_refused(self) -> list[HeldTask]:
+        """Return the tasks that can't run, which need no slot; none of them waits any longer."""
+        refused, self._refused = self._refused, []
+        return refused
+
+    def running(self) -> list[HeldTask]:
+        """Return the tasks whose attempts run."""
+        return [item for item in self.by_trace.values() if item.held.life is Life.RUNNING]
+
+    def runs_no_more(self, item: HeldTask) -> None:
+        """Note that a task whose turn it was no longer runs."""
+        if not item.refusal:
+            self.waiting.done(item.spec.name, item.group)
+        self.changed.set()
+
+    def forget(self, item: HeldTask) -> None:
+        """Hold a task no longer. If it has come again meanwhile, that one stays."""
+        if self.by_trace.get(item.trace) is item:
+            del self.by_trace[item.trace]
+
+    def has(self, item: HeldTask) -> bool:
+        """Return True if just this task is held. It isn't if the node has stopped."""
+        return self.by_trace.get(item.trace) is item
 
 
 def stands_here(task: Task, member: str) -> bool:

@@ -433,7 +433,7 @@ class Producer:
         sent = (await self._checked(order, delay_s))._replace(traceparent=traceparent)
         if not self._is_late(sent):
             task = Task(sent.trace, order.task_type, group=order.group)
-            return await self._send_stand_in(task, sent.body, sent.attributes, delay_s)
+            return await self.stand_in(task, sent.body, sent.attributes, delay_s)
         (standing,) = await self._store.delay([_delayed(sent, _message_of(sent))])
         if standing.state is State.SUCCEED:
             return None
@@ -445,14 +445,15 @@ class Producer:
         """As ``send_stand_in``, with the body of a dead letter. Raises as ``retry``, and InvalidMessage."""
         _check_delay(self._queue_of(task.type), delay_s)
         letter = await self._dead_letter(task)
-        message = await self._send_stand_in(task, letter.body, letter.attributes, delay_s)
+        message = await self.stand_in(task, letter.body, letter.attributes, delay_s)
         if message is not None:
             await self._queue_of(task.type).purge([letter.id])
         return message
 
-    async def _send_stand_in(
+    async def stand_in(
         self, task: Task, body: bytes, attributes: dict[str, str], delay_s: float
     ) -> Outgoing | None:
+        """Record a task and send its message, as ``send_stand_in`` does."""
         queue = self._queue_of(task.type)
         if delay_s:
             wish = DelayTask(task.trace, task.type, delay_s, b"", task.group)

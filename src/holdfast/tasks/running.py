@@ -3,51 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import math
 from collections.abc import Callable
-
-import msgspec
 
 from holdfast.common.acts import Send
 from holdfast.ports.slots import Attempt, Progress, Tried
 from holdfast.ports.tracing import TracedCall
+from holdfast.rules.tasks.attempt import AttemptEnd, How
 
 
-class How(enum.StrEnum):
-    """The way in which an attempt ended."""
+class Ended(AttemptEnd, frozen=True):
+    """The result of an attempt: how it ended, and what it brought.
 
-    RETURNED = "returned"
-    RAISED = "raised"
-    TIMED_OUT = "timed out"
-    CANCELLED = "cancelled"
-    DIED = "died"
-
-
-class Ended(msgspec.Struct, frozen=True):
-    """The result of an attempt.
-
-    ``result`` is what the handler returned, as JSON (empty: nothing). ``error`` says in one line why it did
-    not return; ``detail`` has the traceback, the stacks of the hung child or its last output. ``permanent``:
-    no retry can help. ``begun`` is False if the handler never began, because it was cancelled while it waited
-    or the pool closed; this doesn't count as a try, and the next one may follow after ``rest_s``. An attempt
-    that exceeded its time is TIMED_OUT even if it still returned something; one that was asked to end may
-    still have RETURNED or RAISED. ``took_s`` is how long it ran, ``memory_mb`` the most that its process used
-    (0: unknown). ``pause_s``: it RAISED Retry, and asks for another attempt after so many seconds. ``sends``
-    are the effects that it sent, if it RETURNED. ``traced`` is what its slot recorded, if it stands in a
-    trace.
+    ``result`` is what the handler returned, as JSON (empty: nothing). An attempt that exceeded its time is
+    TIMED_OUT even if it still returned something; one that was asked to end may still have RETURNED or
+    RAISED. ``took_s`` is how long it ran, ``memory_mb`` the most that its process used (0: unknown).
+    ``sends`` are the effects that it sent, if it RETURNED. ``traced`` is what its slot recorded, if it stands
+    in a trace.
     """
 
-    how: How
     result: bytes = b""
-    error: str = ""
-    detail: str = ""
-    permanent: bool = False
-    begun: bool = True
-    rest_s: float = 0.0
     took_s: float = 0.0
     memory_mb: int = 0
-    pause_s: float = 0.0
     sends: tuple[Send, ...] = ()
     traced: TracedCall | None = None
 

@@ -12,7 +12,8 @@ from holdfast.cluster.host import Host
 from holdfast.cluster.slot_pool import SlotPool
 from holdfast.cluster.tracer import trace_of
 from holdfast.ports.slots import Attempt, Progress, TaskSlot, TaskSlotMaker, Tried
-from holdfast.tasks.running import Ended, How, Running, outcome
+from holdfast.rules.tasks.attempt import How
+from holdfast.tasks.running import Ended, Running, outcome
 
 SOFT_S = 0.4
 """How long a handler may take to end once it is told to, and its terminate hooks."""
@@ -358,12 +359,13 @@ class TaskSlots:
         lined up when the slots worked off hundreds of them. Returns when to look again."""
         if not self._waiting or self._stuck(now) < self._limit:
             return math.inf
-        quick = {run for run in self._waiting if self._quick(run)}
-        late = {run for run in quick if now >= run.advanced_at + ELSEWHERE_S}
+        quick = [run for run in self._waiting if self._quick(run)]
+        late = [run for run in quick if now >= run.advanced_at + ELSEWHERE_S]
         self._waiting = deque(run for run in self._waiting if run not in late)
         for run in late:
             self._end(run, Ended(How.CANCELLED, error="every slot here is at work", begun=False))
-        return min((run.advanced_at + ELSEWHERE_S for run in quick - late), default=math.inf)
+        later = (run.advanced_at + ELSEWHERE_S for run in quick if run not in late)
+        return min(later, default=math.inf)
 
     def _new_seat(self) -> TaskSeat | None:
         """A seat with a spare slot in it, if another one may be. Where there is none, one will come."""

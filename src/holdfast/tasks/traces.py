@@ -7,12 +7,13 @@ from holdfast.common import conventions
 from holdfast.common.redaction import redact
 from holdfast.common.traceparent import TRACEPARENT, passed_on, read_traceparent
 from holdfast.ports.tracing import AttributeValue
+from holdfast.rules.tasks.attempt import How
 from holdfast.rules.tasks.task import Task
-from holdfast.tasks.held_tasks import InHand
-from holdfast.tasks.running import Ended, How
+from holdfast.tasks.held_tasks import HeldTask
+from holdfast.tasks.running import Ended
 
 
-def begin_attempt(tracer: Tracer, item: InHand, task: Task) -> OpenSpan | None:
+def begin_attempt(tracer: Tracer, item: HeldTask, task: Task) -> OpenSpan | None:
     """Begin the span of an attempt, under which stands what it leads to; None if its trace isn't recorded."""
     cause = item.held.attributes.get(TRACEPARENT, "")
     context = read_traceparent(cause) if cause else None

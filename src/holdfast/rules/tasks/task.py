@@ -243,7 +243,7 @@ def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
             return task
     if task.cancel:
         return _ended(task, State.FAILED, b"", f"cancelled: {task.cancel}", now)
-    if _pauses(task, now):
+    if pauses(task, now):
         return task
     if task.attempts >= wish.tries:
         detail = task.detail if task.state is State.QUEUED else ""
@@ -283,7 +283,7 @@ def _earlier(task: Task) -> str:
 
 def beat(standing: Task | None, beat: AttemptBeat, now: float) -> Task:
     """Return the task after a sign of progress. Raises Fenced unless this attempt is the present one."""
-    task = _guard(standing, beat.trace, beat.epoch)
+    task = current_attempt(standing, beat.trace, beat.epoch)
     return msgspec.structs.replace(
         task,
         until=now + beat.lease_s,
@@ -298,7 +298,7 @@ def give_back(standing: Task | None, wish: ReturnAttempt, now: float) -> Task:
     one."""
     if standing is not None and standing.state is State.QUEUED and standing.epoch == wish.epoch:
         return standing  # a repeat
-    task = _guard(standing, wish.trace, wish.epoch)
+    task = current_attempt(standing, wish.trace, wish.epoch)
     return msgspec.structs.replace(
         task,
         state=State.QUEUED,
@@ -319,7 +319,7 @@ def end(standing: Task | None, end: EndAttempt, now: float) -> Task:
         and standing.state is end.state
     ):
         return standing  # a repeat
-    task = _guard(standing, end.trace, end.epoch)
+    task = current_attempt(standing, end.trace, end.epoch)
     ended = _ended(task, end.state, end.result, end.detail, now)
     return msgspec.structs.replace(ended, effects=end.effects, stored=end.stored)
 
@@ -416,8 +416,17 @@ def expired(standing: Task, before: float) -> bool:
     return max(standing.moved_at, standing.until, standing.send_at) < before
 
 
-def _pauses(task: Task, now: float) -> bool:
+def pauses(task: Task, now: float) -> bool:
+    """Return True if no attempt may begin yet."""
     return task.state is State.QUEUED and task.until > now
+
+
+def current_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
+    """Return the record of the task if this attempt is the present one. Raises Fenced otherwise."""
+    if standing is None or standing.state is not State.RUNNING or standing.epoch != epoch:
+        stands = standing.epoch if standing else 0
+        raise Fenced(f"task {trace}: attempt {epoch} is over; epoch {stands} stands", stands)
+    return standing
 
 
 def _ended(task: Task, state: State, result: bytes, detail: str, now: float) -> Task:
@@ -425,10 +434,3 @@ def _ended(task: Task, state: State, result: bytes, detail: str, now: float) -> 
     return msgspec.structs.replace(
         task, state=state, until=0.0, progress=progress, result=result, detail=detail, ended_at=now
     )
-
-
-def _guard(standing: Task | None, trace: str, epoch: int) -> Task:
-    if standing is None or standing.state is not State.RUNNING or standing.epoch != epoch:
-        stands = standing.epoch if standing else 0
-        raise Fenced(f"task {trace}: attempt {epoch} is over; epoch {stands} stands", stands)
-    return standing

@@ -1,0 +1,50 @@
+"""Calls to services that are repeated until they are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from holdfast.cluster.host import Host
+from holdfast.errors import HoldfastError, Retry, TooLarge
+
+T = TypeVar("T")
+
+STORE = "the task store"
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return True if a service has refused a call for good: people have to mend that."""
+    return isinstance(error, HoldfastError) and error.retry in (Retry.NEVER, Retry.STOP)
+
+
+async def retry_call(
+    host: Host,
+    service: str,
+    call: Callable[[], Awaitable[T]],
+    *,
+    raises: Callable[[Exception], bool] = lambda _: False,
+) -> T:
+    """Repeat a call until it is answered, which must be harmless. Raises an error for which ``raises``
+    returns True."""
+    failures = 0
+    while True:
+        try:
+            return await call()
+        except (HoldfastError, OSError) as error:
+            if raises(error):
+                raise
+            failures += 1
+            host.log.warning("service does not answer", service=service, error=str(error))
+        await host.clock.sleep(host.limits.retry.delay_s(failures, host.clock.random()))
+
+
+async def retry_unless_refused(host: Host, service: str, call: Callable[[], Awaitable[T]]) -> T | None:
+    """Repeat a call until it is answered; return None if it is refused for good. Raises TooLarge."""
+    try:
+        return await retry_call(host, service, call, raises=is_refusal)
+    except TooLarge:
+        raise
+    except HoldfastError as error:
+        host.log.error("service has refused a call", service=service, error=str(error))
+        return None
