@@ -20,7 +20,7 @@ from holdfast.config.settings import Config
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.ports.outbox import OnResult
-from holdfast.devices.rules.device_turn import Turn, Turned
+from holdfast.devices.rules.device_turn import TurnRequest, TurnResult
 from holdfast.devices.services.mqtt.address import parse
 from holdfast.devices.services.mqtt.device import MqttDevices
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
@@ -43,12 +43,12 @@ class WatchedOutbox(SqlOutbox):
         self.closed_at_s = 0.0
         self.closed = asyncio.Event()
 
-    async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
-        turned = await super().turn(turn, on_result)
-        if turned.closed:
+    async def take_turn(self, request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
+        result = await super().take_turn(request, on_result)
+        if result.closed:
             self.closed_at_s = time.perf_counter()
             self.closed.set()
-        return turned
+        return result
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from holdfast.devices.rules.device_queue import (
     StoredCommand,
     shard_of,
 )
-from holdfast.devices.rules.device_turn import Turn, Turned
+from holdfast.devices.rules.device_turn import TurnRequest, TurnResult
 from holdfast.devices.rules.group_rate import BURST_S, LATE_S
 from holdfast.devices.rules.presence import PresenceRules
 from holdfast.devices.services.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
@@ -284,44 +284,46 @@ class CheckedOutbox(MemoryOutbox):
         self._unwritten = None
         return await super().open(outbox, shard, expect, member)
 
-    async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
-        standing = await self.epochs(turn.outbox)
+    async def take_turn(self, request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
+        standing = await self.epochs(request.outbox)
         self._note()
         before, now = self.tables, self._clock.monotonic()
-        turned = await super().turn(turn, on_result)
-        self.violations += self._unfit(turn, turned, before)
+        result = await super().take_turn(request, on_result)
+        self.violations += self._unfit(request, result, before)
         self._last = self.tables
-        if turned.closed or turn.sweep:
+        if result.closed or request.sweep:
             self._unwritten = None
         elif self._unwritten is None or now - self._unwritten_at > UNWRITTEN_S:
             self._unwritten, self._unwritten_at = before, now
-        touched = {sending.shard for sending in turned.sendings} | {entry.shard for entry in turned.closed}
+        touched = {sending.shard for sending in result.sendings} | {entry.shard for entry in result.closed}
         for shard in touched:
-            if turn.grants[shard] != standing[shard]:
-                self.violations.append(f"shard {shard} was changed by epoch {turn.grants[shard]}: {standing}")
-        return turned
+            if request.grants[shard] != standing[shard]:
+                self.violations.append(
+                    f"shard {shard} was changed by epoch {request.grants[shard]}: {standing}"
+                )
+        return result
 
-    def _unfit(self, turn: Turn, turned: Turned, before: Tables) -> list[str]:
+    def _unfit(self, request: TurnRequest, result: TurnResult, before: Tables) -> list[str]:
         """What this turn should not have sent, as things stood before it."""
         wrong = []
         known = [entry for _, entry in before.commands.values()]
-        for sending in turned.sendings:
+        for sending in result.sendings:
             _, entry = self.tables.commands[sending.correlation.command]
-            if entry.expires_at is not None and entry.expires_at <= turn.now:
+            if entry.expires_at is not None and entry.expires_at <= request.now:
                 wrong.append(f"{entry} was sent after it had expired")
             _, was = before.commands[entry.id]
             if was.state is CommandState.SCHEDULED and any(_replaces(newer, entry) for newer in known):
                 wrong.append(f"{entry} was sent although a newer one had replaced it")
-            if {(turn.outbox, ""), (turn.outbox, entry.device)} & before.paused.keys():
+            if {(request.outbox, ""), (request.outbox, entry.device)} & before.paused.keys():
                 wrong.append(f"{entry} was sent although its device was paused")
-            head = before.heads.get((turn.outbox, entry.pair))
-            if entry.device in turn.away and (head is None or head.phase is not HeadPhase.HELD):
+            head = before.heads.get((request.outbox, entry.pair))
+            if entry.device in request.away and (head is None or head.phase is not HeadPhase.HELD):
                 wrong.append(f"{entry} was sent to a device that was away")
-        mine = turn.grants.keys() - set(turned.lost)
+        mine = request.grants.keys() - set(result.lost)
         out = [
             head for head in self.tables.heads.values() if head.phase is HeadPhase.OUT and head.shard in mine
         ]
-        if len(turned.sendings) > turned.repeats and len(out) > self._in_flight_max:
+        if len(result.sendings) > result.repeats and len(out) > self._in_flight_max:
             wrong.append(f"{len(out)} devices are waited for at once")
         return wrong
 
@@ -549,16 +551,18 @@ class SimStore(Faulty):
         self._store = store
         self._crashes = store.crashes
 
-    async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
+    async def take_turn(self, request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
         """Take a turn."""
         if self._crashes != self._store.crashes:
             self._crashes = self._store.crashes
             raise Unavailable("the connection is gone")
         crashes = self._crashes
-        turned: Turned = await self._line.carry("state", "turn", lambda: self._store.turn(turn, on_result))
+        result: TurnResult = await self._line.carry(
+            "state", "turn", lambda: self._store.take_turn(request, on_result)
+        )
         if crashes != self._store.crashes:
             raise OutcomeUnknown("the connection was lost")
-        return turned
+        return result
 
 
 class SimBroker(MemoryBroker):

@@ -22,15 +22,6 @@ from holdfast.common import effects
 from holdfast.common.effects import Effects
 from holdfast.common.held import Held, PendingDeadLetter
 from holdfast.common.message import Life
-from holdfast.devices import dispatcher
-from holdfast.devices.dispatcher import Dispatcher, LatelyWritten
-from holdfast.devices.rules import device_queue, device_turn, group_rate
-from holdfast.devices.rules.device_queue import HeadPhase, Patience
-from holdfast.devices.rules.group_rate import GroupRate
-from holdfast.devices.rules.presence import Presence
-from holdfast.devices.services.memory import outbox as memory_outbox
-from holdfast.devices.services.memory.outbox import MemoryOutbox, MemoryRows
-from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Outgoing
@@ -61,7 +52,7 @@ from holdfast.tasks.producer import Producer
 from holdfast.tasks.returns import TaskReturns
 from holdfast.tasks.worker import AttemptJob
 from simulator import acting_mutations as acting
-from simulator import archiving
+from simulator import archiving, device_mutations
 from simulator.acting import ActingWorld
 
 
@@ -93,10 +84,6 @@ def _upkeep(says: str, where: Any, name: str, instead: Any, seeds: int = 300) ->
 
 def _archive(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
     return Mutation(says, where, name, instead, seeds, "archiving")
-
-
-def _device(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
-    return Mutation(says, where, name, instead, seeds, "devices")
 
 
 def _any_epoch(standing: Checkpoint | None, key: str, epoch: int) -> Checkpoint:
@@ -332,88 +319,7 @@ async def _give_only(
     return Outgoing(body, key=task.trace)
 
 
-_take, _judge, _tell = device_turn.take, device_queue.judge, MemoryOutbox._tell
-_took, _arrivals = Dispatcher._took, MemoryRows.arrivals
 _identities = itertools.count()
-
-
-def _take_at_any_epoch(rows: Any, turn: Any, random: Any) -> Any:
-    with mock.patch.object(MemoryRows, "epochs", return_value=dict(turn.grants)):
-        return _take(rows, turn, random)
-
-
-def _judge_without(**known: Any) -> Any:
-    """Judges commands as if their expiry, or the tries that they have spent, were these."""
-
-    def judge(entry: Any, phase: Any, now: float, *, away: bool, patience: Any, paused: bool = False) -> Any:
-        entry = msgspec.structs.replace(entry, **known)
-        return _judge(entry, phase, now, away=away, patience=patience, paused=paused)
-
-    return judge
-
-
-def _judge_as_there(
-    entry: Any, phase: Any, now: float, *, away: bool, patience: Any, paused: bool = False
-) -> Any:
-    return _judge(entry, phase, now, away=False, patience=patience, paused=paused)
-
-
-def _judge_as_resumed(
-    entry: Any, phase: Any, now: float, *, away: bool, patience: Any, paused: bool = False
-) -> Any:
-    return _judge(entry, phase, now, away=away, patience=patience)
-
-
-def _free_at_once(self: Any, late: Any) -> None:
-    _hear_late(self, late)
-    for head in [head for head in self._heads.values() if head.phase is HeadPhase.OUT]:
-        del self._heads[head.pair]
-        self._free(head, was_out=True)
-
-
-_hear_late = device_turn._Turn._hear_late
-
-
-def _fits_any_try(entry: Any, device: str, correlation: Any) -> bool:
-    return bool(entry.state == "published" and entry.device == device)
-
-
-_heads = MemoryRows.heads
-
-
-def _heads_in_wait(self: MemoryRows, pairs: Any) -> Any:
-    found = _heads(self, pairs)
-    return {pair: msgspec.structs.replace(head, phase=HeadPhase.WAITING) for pair, head in found.items()}
-
-
-_first = MemoryRows.first
-
-
-def _newest_first(self: MemoryRows, pairs: Any, now: float) -> Any:
-    found = dict(_first(self, pairs, now))
-    for entry in self._scheduled():
-        if entry.pair in found and entry.not_before <= now:
-            found[entry.pair] = entry
-    return found
-
-
-def _tell_before(self: MemoryOutbox, transaction: Any, entry: Any, on_result: Any) -> None:
-    del transaction.tables.untold[entry.id]
-    on_result(transaction, entry)
-
-
-def _tell_once(self: MemoryOutbox, transaction: Any, entry: Any, on_result: Any) -> None:
-    _tell(self, transaction, entry, on_result)
-    transaction.tables.untold.pop(entry.id, None)
-
-
-def _count_none_out(self: Dispatcher, turn: Any, turned: Any) -> None:
-    _took(self, turn, turned)
-    self.in_flight = 0
-
-
-def _send_on(self: Dispatcher, monotonic: float) -> list[int]:
-    return [s.number for s in self.shards.values() if s.connected and s.sends_from <= monotonic]
 
 
 RULES: dict[str, Mutation] = {
@@ -740,118 +646,10 @@ RULES: dict[str, Mutation] = {
     "query-committed": _acting(
         "a query sees what is committed, and nothing else", Queries, "_committed", acting.query_owner
     ),
-    "device-epoch": _device("a turn names the standing epochs", device_turn, "take", _take_at_any_epoch),
-    "device-takeover": _device(
-        "owners of the same devices share a client id, so that the later cuts off the earlier",
-        OutboxSpec,
-        "identity",
-        lambda self, shard: f"holdfast-{shard}-{next(_identities)}",
-        seeds=1500,
-    ),
-    "device-one-at-once": _device(
-        "a device that is waited for gets nothing new", MemoryRows, "heads", _heads_in_wait
-    ),
-    "device-order": _device("a device's commands go in their order", MemoryRows, "first", _newest_first),
-    "device-arrival": _device(
-        "an addition reaches its head",
-        MemoryRows,
-        "arrivals",
-        lambda self, shards, limit: _arrivals(self, shards, limit)[1:],
-    ),
-    "device-supersede": _device(
-        "what a newer command of its key has replaced isn't sent, nor is it when it is retried",
-        device_queue,
-        "replaces",
-        lambda newer, entry: False,
-    ),
-    "device-one-try": _device("an answer fits a try of its own command", device_queue, "fits", _fits_any_try),
-    "device-late-answer": _device(
-        "an answer to an earlier try counts",
-        device_queue,
-        "answers",
-        lambda entry, device, correlation: False,
-    ),
-    "device-last-try": _device(
-        "a device that answered an earlier try is given time for the last one",
-        device_turn._Turn,
-        "_hear_late",
-        _free_at_once,
-    ),
-    "device-cancel": _device(
-        "what is taken back isn't sent", MemoryRows, "meant", lambda self, cancels, limit: []
-    ),
-    "device-pause": _device(
-        "nothing goes to a device that is paused", device_queue, "judge", _judge_as_resumed
-    ),
-    "device-expiry": _device(
-        "what has expired isn't sent", device_queue, "judge", _judge_without(expires_at=None)
-    ),
-    "device-tries": _device("tries are counted", device_queue, "judge", _judge_without(spent=0)),
-    "device-retry": _device(
-        "an answer is waited for",
-        Patience,
-        "interval_s",
-        lambda self, spent, random, answers_after_s=0.0: 0.5,
-    ),
-    "device-late": _device("a try that is late isn't sent", Patience, "late_s", 99.0),
-    "device-confirmed": _device(
-        "nothing is sent on a line that stands still", Dispatcher, "_sendable", _send_on
-    ),
-    "device-still-out": _device(
-        "the answer to a try is waited for from when it may have come",
-        device_turn._Turn,
-        "_stay_out",
-        lambda self: None,
-    ),
-    "device-forgotten": _device(
-        "what a database's crash takes back is known to be out", dispatcher, "FORGOTTEN_S", -1.0
-    ),
-    "device-put-off-forgotten": _device(
-        "what a database's crash takes back is waited for again",
-        dispatcher,
-        "LatelyWritten",
-        lambda at, sent, still_out, fresh: LatelyWritten(at, sent, [], []),
-    ),
-    "device-fresh": _device(
-        "tries of an earlier owner are given their time",
-        MemoryRows,
-        "put_off",
-        lambda self, shards, until: None,
-        seeds=1500,
-    ),
-    "device-away": _device("a device that is away is only probed", device_queue, "judge", _judge_as_there),
-    "device-presence": _device(
-        "a device that gives no sign of life is away", Presence, "settle", lambda self, now: None
-    ),
-    "device-clock": _device(
-        "what is due follows the clock", MemoryRows, "shift", lambda self, shards, by_s: None
-    ),
-    "device-business-clock": _device(
-        "times follow the database's clock, whatever the business's says",
-        memory_outbox,
-        "timed",
-        lambda command, now: command,
-    ),
-    "device-in-flight": _device(
-        "a node waits for no more devices than its limit", Dispatcher, "_took", _count_none_out
-    ),
-    "device-freed": _device(
-        "an answer frees only a device that is waited for",
-        device_turn._Turn,
-        "_is_out",
-        lambda self, pair: True,
-    ),
-    "device-rate": _device("a node keeps to its rate", dispatcher, "BURST_S", 99.0),
-    "device-group": _device(
-        "a group keeps to its rate", GroupRate, "wait_until", lambda self, pair, now: 0.0
-    ),
-    "device-burst": _device("a group's rate has no burst of a second", group_rate, "BURST_S", 1.0, seeds=400),
-    "device-result": _device(
-        "a result is told in the transaction that closes", MemoryOutbox, "_tell", _tell_before
-    ),
-    "device-told-again": _device(
-        "a result that the business failed to take is told again", MemoryOutbox, "_tell", _tell_once
-    ),
+    **{
+        name: Mutation(each.says, each.where, each.name, each.instead, each.seeds, "devices")
+        for name, each in device_mutations.RULES.items()
+    },
 }
 
 

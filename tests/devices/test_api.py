@@ -12,7 +12,7 @@ from sqlalchemy import create_engine
 
 from holdfast import App
 from holdfast.devices.ports.outbox import OutboxStore
-from holdfast.devices.rules.device_turn import Turn
+from holdfast.devices.rules.device_turn import TurnRequest
 from holdfast.wiring.services import Services
 from tests.console.api.conftest import Api
 from tests.console.browser import running_console
@@ -108,7 +108,7 @@ async def test_devices_are_listed_with_what_holds_them_up(api: Api, store: Outbo
     await api.do("POST", COMMANDS, {"commands": commands})
     grants = {shard: await store.open("doors", shard, 0, "me") for shard in range(3)}
     now = await store.now()
-    turn = Turn(
+    request = TurnRequest(
         outbox="doors",
         shards=3,
         grants=grants,
@@ -118,8 +118,8 @@ async def test_devices_are_listed_with_what_holds_them_up(api: Api, store: Outbo
         away={"d2"},
         sweep=True,
     )
-    await store.turn(turn)
-    await store.turn(turn)
+    await store.take_turn(request)
+    await store.take_turn(request)
     listed = (await api.get("/outboxes/doors/devices"))["devices"]
     assert [(each["device"], each["standing"]) for each in listed] == [
         ("d1", "there"),

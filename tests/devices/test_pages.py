@@ -26,7 +26,7 @@ from holdfast.devices.outboxes import (
     Outboxes,
 )
 from holdfast.devices.ports.outbox import OutboxStore
-from holdfast.devices.rules.device_turn import Turn
+from holdfast.devices.rules.device_turn import TurnRequest
 from holdfast.devices.spec import LABEL
 from holdfast.errors import Unavailable
 from holdfast.ports.coordinator import Claim, Load, Member
@@ -48,11 +48,11 @@ async def rollout(services: Services, store: OutboxStore) -> int:
     grants = {shard: await store.open("doors", shard, 0, "me") for shard in range(3)}
     now = await store.now()
     seen = {"d2": now}
-    turn = Turn(
+    request = TurnRequest(
         outbox="doors", shards=3, grants=grants, sendable=[], now=now, seen=seen, away={"d2"}, sweep=True
     )
-    await store.turn(turn)
-    await store.turn(turn)
+    await store.take_turn(request)
+    await store.take_turn(request)
     return number
 
 
@@ -91,7 +91,7 @@ async def test_devices_are_shown_with_what_holds_them_up(operator: Browser) -> N
 async def test_what_is_out_is_not_offered_to_be_taken_back(operator: Browser, store: OutboxStore) -> None:
     now = await store.now()
     grants = dict(await store.epochs("doors"))
-    await store.turn(Turn(outbox="doors", shards=3, grants=grants, sendable=[0, 1, 2], now=now))
+    await store.take_turn(TurnRequest(outbox="doors", shards=3, grants=grants, sendable=[0, 1, 2], now=now))
     states = [command.state.value for command in await store.commands("doors", device="d1")]
     assert states == ["published", "scheduled"]
     one = await operator.get("/devices/one", outbox="doors", device="d1")

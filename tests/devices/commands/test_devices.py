@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import App
-from holdfast.devices.rules.device_turn import Turn
+from holdfast.devices.rules.device_turn import TurnRequest
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 from holdfast.system.clock import SystemClock
 
@@ -30,8 +30,8 @@ def office(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         epoch, now = await store.open("faces", 0, 0, "me"), CLOCK.wall()
         seen = {"fresh": now - 1, "old": now - 7200, "away": now - 50}
         for _ in range(2):
-            await store.turn(
-                Turn(
+            await store.take_turn(
+                TurnRequest(
                     outbox="faces",
                     shards=1,
                     grants={0: epoch},

@@ -13,7 +13,7 @@ from holdfast import App
 from holdfast.cli import run
 from holdfast.config.sources import load
 from holdfast.console.audit import AuditLog
-from holdfast.devices.rules.device_turn import Heard, Turn
+from holdfast.devices.rules.device_turn import CommandAnswer, TurnRequest
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 from holdfast.devices.services.sqlalchemy.writer import SqlWriter
 from holdfast.devices.spec import CommandFields
@@ -38,13 +38,15 @@ def commands(url: str) -> list[int]:
         added += [{"device": "d2", "command": {"n": n}} for n in range(3)]
         ids = await store.add(outbox.new(added))
         epoch = await store.open("faces", 0, 0, "me")
-        turn = Turn(outbox="faces", shards=1, grants={0: epoch}, sendable=[0], now=clock.wall())
-        sendings = (await store.turn(turn)).sendings
+        request = TurnRequest(outbox="faces", shards=1, grants={0: epoch}, sendable=[0], now=clock.wall())
+        sendings = (await store.take_turn(request)).sendings
         refusal = [
-            Heard(s.device, s.correlation, b'{"code":500}', ok=False) for s in sendings if s.device == "d1"
+            CommandAnswer(s.device, s.correlation, b'{"code":500}', ok=False)
+            for s in sendings
+            if s.device == "d1"
         ]
         seen = {"d1": 5.0, "d2": clock.wall()}
-        await store.turn(msgspec.structs.replace(turn, heard=refusal, seen=seen))
+        await store.take_turn(msgspec.structs.replace(request, answers=refusal, seen=seen))
         await store.close()
         return ids
 
@@ -229,8 +231,8 @@ def test_a_replaced_command_is_not_retried(capsys: pytest.CaptureFixture[str], u
             outbox.new([{"device": "d1", "command": {"n": n}, "supersede_key": "951"} for n in range(2)])
         )
         await store.cancel(old)
-        await store.turn(
-            Turn(
+        await store.take_turn(
+            TurnRequest(
                 outbox="faces",
                 shards=1,
                 grants={0: await store.open("faces", 0, 0, "me")},

@@ -43,8 +43,8 @@ class TestTurns(OutboxConformance):
         with begin() as db:
             db.add([new("d1")])
         [sending] = await dispatcher.send()
-        turned = await dispatcher.turn(unsent=[Unsent(sending.correlation)], away={"d1"})
-        assert (turned.sendings, turned.freed) == ([], 1)
+        result = await dispatcher.take_turn(unsent=[Unsent(sending.correlation)], away={"d1"})
+        assert (result.sendings, result.freed) == ([], 1)
         dispatcher.now += PATIENCE.probe_s
         assert len(await dispatcher.send(away={"d1"})) == 1
 
@@ -65,7 +65,7 @@ class TestTurns(OutboxConformance):
     ) -> None:
         with begin() as db:
             db.add([new("d1"), new("d2"), new("d3")])
-        assert [(await dispatcher.turn(limit=limit)).more for limit in (2, 2)] == [True, False]
+        assert [(await dispatcher.take_turn(limit=limit)).more for limit in (2, 2)] == [True, False]
 
     @pytest.mark.parametrize("spoilt", [{"spoilt": "its row is spoilt"}, {"shard": 999}])
     async def test_a_row_that_another_program_spoilt_fails_alone(
@@ -75,9 +75,9 @@ class TestTurns(OutboxConformance):
             [number, *_] = db.add([new("d1"), new("d1"), new("d2")])
         outbox, entry = store.tables.commands[number]
         store.tables.commands[number] = (outbox, msgspec.structs.replace(entry, **spoilt))
-        turned = await dispatcher.turn()
-        assert sorted(sending.device for sending in turned.sendings) == ["d1", "d2"]
-        [closed] = turned.closed
+        result = await dispatcher.take_turn()
+        assert sorted(sending.device for sending in result.sendings) == ["d1", "d2"]
+        [closed] = result.closed
         assert (closed.id, closed.state) == (number, CommandState.FAILED)
         assert "its row" in closed.reason
 
@@ -90,8 +90,8 @@ class TestTurns(OutboxConformance):
         [(at, head)] = [each for each in store.tables.heads.items() if each[1].device == "d1"]
         store.tables.heads[at] = msgspec.structs.replace(head, shard=(head.shard + 1) % SHARDS)
         dispatcher.now = sending.due
-        turned = await dispatcher.turn()
-        assert (turned.sendings, turned.freed, turned.closed) == ([], 1, [])
+        result = await dispatcher.take_turn()
+        assert (result.sendings, result.freed, result.closed) == ([], 1, [])
         assert store.tables.heads[at].shard == head.shard
         [again] = await dispatcher.send()
         assert again.correlation.command == sending.correlation.command

@@ -11,7 +11,7 @@ import pytest
 from holdfast.devices.ports.device import Command, CommandRefused
 from holdfast.devices.ports.outbox import OnResult
 from holdfast.devices.rules.device_queue import CommandState, HeadPhase, Patience, shard_of
-from holdfast.devices.rules.device_turn import Turn, Turned
+from holdfast.devices.rules.device_turn import TurnRequest, TurnResult
 from holdfast.devices.rules.presence import PresenceRules
 from holdfast.devices.services.memory.device import MemoryDevices
 from holdfast.devices.services.memory.terminal import Conduct
@@ -164,7 +164,7 @@ async def test_what_a_broker_refuses_fails_after_all_tries_with_its_word(
 
 
 async def test_what_a_turn_could_not_store_is_told_to_the_next(site: Site) -> None:
-    take, take_turn = site.broker.take, site.store.turn
+    take, take_turn = site.broker.take, site.store.take_turn
     refused: list[str] = []
     failed: list[str] = []
 
@@ -175,14 +175,14 @@ async def test_what_a_turn_could_not_store_is_told_to_the_next(site: Site) -> No
             refused.append(command.id)
             devices.hear(CommandRefused(command.device, command.id, "busy"))
 
-    async def fail_once(turn: Turn, on_result: OnResult | None = None) -> Turned:
+    async def fail_once(request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
         for what in ("unsent", "seen"):
-            if getattr(turn, what) and what not in failed:
+            if getattr(request, what) and what not in failed:
                 failed.append(what)
                 raise Unavailable("it is gone")
-        return await take_turn(turn, on_result)
+        return await take_turn(request, on_result)
 
-    site.store.turn = fail_once  # type: ignore[method-assign]
+    site.store.take_turn = fail_once  # type: ignore[method-assign]
     await site.start(1, patience=PATIENCE)
     with mock.patch.object(site.broker, "take", refuse_once):
         entry = await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
@@ -317,17 +317,17 @@ async def test_without_a_membership_there_are_no_turns(site: Site) -> None:
 async def test_a_turn_of_unknown_outcome_is_fenced(site: Site) -> None:
     await site.start(1)
     before = await site.store.epochs("doors")
-    taken = site.store.turn
+    taken = site.store.take_turn
     lost = [True]
 
     async def unanswered(*args: object) -> object:
-        turned = await taken(*args)  # type: ignore[arg-type]
+        result = await taken(*args)  # type: ignore[arg-type]
         if lost:
             lost.clear()
             raise OutcomeUnknown("the answer was lost")
-        return turned
+        return result
 
-    site.store.turn = unanswered  # type: ignore[method-assign, assignment]
+    site.store.take_turn = unanswered  # type: ignore[method-assign, assignment]
     await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     after = await site.store.epochs("doors")
     assert after[0] > before[0]
@@ -344,15 +344,15 @@ async def test_what_a_crash_took_back_is_known_when_the_shard_comes_back(site: S
         await site.clock.sleep(0.01)
     site.store.tables = before  # which forgets that it was sent
     other = await site.store.open("doors", 0, (await site.store.epochs("doors"))[0], "another")
-    taken, told = site.store.turn, [False]
+    taken, told = site.store.take_turn, [False]
 
-    async def crashed_once(turn: Turn, on_result: OnResult | None = None) -> Turned:
+    async def crashed_once(request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
         if not told[0]:
             told[0] = True
             raise Unavailable("it has crashed since the last turn")
-        return await taken(turn, on_result)
+        return await taken(request, on_result)
 
-    site.store.turn = crashed_once  # type: ignore[method-assign]
+    site.store.take_turn = crashed_once  # type: ignore[method-assign]
     await site.add("d0")
     async with asyncio.timeout(10.0):
         while site.lost != [0]:
@@ -392,13 +392,13 @@ async def test_one_answer_that_was_on_its_way_for_very_long_is_soon_forgotten(si
 async def test_a_shard_in_doubt_is_kept_until_it_can_be_opened_again(site: Site) -> None:
     await site.start(1)
     before = (await site.store.epochs("doors"))[0]
-    unclear = mock.patch.object(site.store, "turn", side_effect=[OutcomeUnknown("no answer")] * 3)
+    unclear = mock.patch.object(site.store, "take_turn", side_effect=[OutcomeUnknown("no answer")] * 3)
     away = mock.patch.object(site.store, "open", side_effect=Unavailable("it is away"))
-    with unclear as turn, away as reopened:
+    with unclear as turns, away as reopened:
         command = await site.add("d0")
         await site.clock.sleep(20.0)
         assert reopened.call_count > 1
-        assert turn.call_count == 1, "no turn is taken before the shard is open again"
+        assert turns.call_count == 1, "no turn is taken before the shard is open again"
     await site.until(command, CommandState.ACKNOWLEDGED)
     assert (await site.store.epochs("doors"))[0] > before
     assert site.lost == []
@@ -415,7 +415,7 @@ async def test_sources_are_asked_no_more_once_their_shard_went_while_it_was_open
         await gate.wait()
         return await opened(*given)
 
-    unclear = mock.patch.object(site.store, "turn", side_effect=OutcomeUnknown("no answer"))
+    unclear = mock.patch.object(site.store, "take_turn", side_effect=OutcomeUnknown("no answer"))
     with unclear, mock.patch.object(site.store, "open", open_late):
         await site.add("d0")
         await asked.wait()
@@ -467,14 +467,14 @@ async def test_what_a_shard_has_heard_is_written_before_it_goes(site: Site) -> N
     await site.start(1)
     slow = SlowAnswer(site)
     command = await slow.command()
-    taken, gate, at_gate = site.store.turn, asyncio.Event(), asyncio.Event()
+    taken, gate, at_gate = site.store.take_turn, asyncio.Event(), asyncio.Event()
 
     async def gated(*args: object) -> object:
         at_gate.set()
         await gate.wait()
         return await taken(*args)  # type: ignore[arg-type]
 
-    site.store.turn = gated  # type: ignore[method-assign, assignment]
+    site.store.take_turn = gated  # type: ignore[method-assign, assignment]
     await site.add("d0")
     await at_gate.wait()
     await slow.answer()
@@ -492,7 +492,7 @@ async def test_a_shard_goes_although_no_turn_can_be_written(site: Site) -> None:
     await site.start(1)
     slow = SlowAnswer(site)
     await slow.command()
-    with mock.patch.object(site.store, "turn", side_effect=Unavailable("the database is gone")):
+    with mock.patch.object(site.store, "take_turn", side_effect=Unavailable("the database is gone")):
         await slow.answer()
         async with asyncio.timeout(30.0):
             await site.dispatcher.disown(0)
@@ -505,18 +505,18 @@ async def test_what_a_shard_has_heard_is_kept_until_it_comes_back(site: Site, fa
     await site.start(1)
     slow = SlowAnswer(site)
     command = await slow.command()
-    opened, taken, turns = site.store.open, site.store.turn, itertools.count()
+    opened, taken, turns = site.store.open, site.store.take_turn, itertools.count()
 
-    async def unclear_turn(turn: Turn, on_result: OnResult | None = None) -> Turned:
+    async def unclear_turn(request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
         if next(turns) < failing_turns:
             raise OutcomeUnknown("no answer")
-        return await taken(turn, on_result)
+        return await taken(request, on_result)
 
     async def unanswered(*args: Any) -> int:
         await opened(*args)
         raise OutcomeUnknown("the answer was lost")
 
-    unclear = mock.patch.object(site.store, "turn", unclear_turn)
+    unclear = mock.patch.object(site.store, "take_turn", unclear_turn)
     untold = mock.patch.object(site.store, "open", unanswered)
     ended: list[MemoryDevices] = []
     with unclear, untold, mock.patch.object(site.broker, "disconnect", ended.append):
@@ -618,15 +618,15 @@ async def test_failures_of_group_are_told_by_kind_and_no_device_each_by_itself(s
 
 async def test_a_part_that_another_took_is_told_nothing_of_when_its_devices_were_seen(site: Site) -> None:
     await site.start(8, shards=2)
-    taken, stored = site.store.turn, list[Turn]()
+    taken, stored = site.store.take_turn, list[TurnRequest]()
 
-    async def overtaken(turn: Turn, on_result: OnResult | None = None) -> Turned:
-        if turn.seen and not stored:
-            stored.append(turn)
-            await site.store.open("doors", 1, turn.grants[1], "another")
-        return await taken(turn, on_result)
+    async def overtaken(request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
+        if request.seen and not stored:
+            stored.append(request)
+            await site.store.open("doors", 1, request.grants[1], "another")
+        return await taken(request, on_result)
 
-    site.store.turn = overtaken  # type: ignore[method-assign]
+    site.store.take_turn = overtaken  # type: ignore[method-assign]
     for command in [await site.add(f"d{n}") for n in range(8)]:
         await site.until(command, CommandState.ACKNOWLEDGED)
     async with asyncio.timeout(60.0):
@@ -640,11 +640,11 @@ async def test_a_part_that_another_took_is_told_nothing_of_when_its_devices_were
 @pytest.mark.parametrize("late", ["open", "epochs"])
 async def test_a_connection_that_is_made_while_its_shard_is_opened_anew_stays(site: Site, late: str) -> None:
     await site.start(1)
-    taken, opened, epochs = site.store.turn, site.store.open, site.store.epochs
+    taken, opened, epochs = site.store.take_turn, site.store.open, site.store.epochs
     unclear, asked = [True], list[str]()
     identity = site.outbox.spec.identity(0)
 
-    async def unanswered(*args: Any) -> Turned:
+    async def unanswered(*args: Any) -> TurnResult:
         if unclear:
             unclear.clear()
             raise OutcomeUnknown("the answer was lost")
@@ -668,7 +668,7 @@ async def test_a_connection_that_is_made_while_its_shard_is_opened_anew_stays(si
         return told
 
     await site.clock.sleep(0.1)
-    site.store.turn = unanswered  # type: ignore[method-assign, assignment]
+    site.store.take_turn = unanswered  # type: ignore[method-assign, assignment]
     site.store.open = opened_late  # type: ignore[method-assign, assignment]
     site.store.epochs = told_late  # type: ignore[method-assign]
     await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)

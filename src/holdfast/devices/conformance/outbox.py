@@ -20,7 +20,7 @@ from holdfast.devices.rules.device_queue import (
     StoredCommand,
     shard_of,
 )
-from holdfast.devices.rules.device_turn import Heard, Sending, Turn, Turned, Unsent
+from holdfast.devices.rules.device_turn import CommandAnswer, Sending, TurnRequest, TurnResult, Unsent
 from holdfast.devices.rules.group_rate import GroupRate, RolloutRates
 from holdfast.errors import ConfigError, Fenced
 
@@ -60,16 +60,16 @@ class ManualDispatcher:
         for shard in shards or range(self.shards):
             self.grants[shard] = await self.store.open(OUTBOX, shard, standing[shard], self.member)
 
-    async def turn(self, *, tell: bool = True, **brought: Any) -> Turned:
+    async def take_turn(self, *, tell: bool = True, **brought: Any) -> TurnResult:
         """Take a turn."""
         brought.setdefault("sendable", list(self.grants))
         brought.setdefault("shards", self.shards)
-        turn = Turn(outbox=OUTBOX, grants=self.grants, now=self.now, patience=PATIENCE, **brought)
-        return await self.store.turn(turn, self._hear if tell else None)
+        request = TurnRequest(outbox=OUTBOX, grants=self.grants, now=self.now, patience=PATIENCE, **brought)
+        return await self.store.take_turn(request, self._hear if tell else None)
 
     async def send(self, **brought: Any) -> list[Sending]:
         """Take a turn, and return what goes out in it."""
-        return (await self.turn(**brought)).sendings
+        return (await self.take_turn(**brought)).sendings
 
     def _hear(self, db: Any, entry: StoredCommand) -> None:
         self.told.append(entry)
@@ -85,9 +85,9 @@ def elsewhere(device: str, shard: int = 9, **fields: Any) -> NewCommand:
     return msgspec.structs.replace(new(device, **fields), shard=shard)
 
 
-def answer(sending: Sending, body: bytes = b"done", **fields: Any) -> Heard:
+def answer(sending: Sending, body: bytes = b"done", **fields: Any) -> CommandAnswer:
     """The device's answer to a try."""
-    return Heard(sending.device, sending.correlation, body, **fields)
+    return CommandAnswer(sending.device, sending.correlation, body, **fields)
 
 
 def bodies(sendings: Sequence[Sending]) -> list[bytes]:
@@ -133,8 +133,8 @@ class OutboxConformance:
         with begin() as db:
             command = new("d1", b"\x00body", trace_id="t-1", traceparent=TRACEPARENT, created_at=NOW)
             [number] = db.add([command])
-        turned = await dispatcher.turn()
-        [sending] = turned.sendings
+        result = await dispatcher.take_turn()
+        [sending] = result.sendings
         assert (sending.device, sending.body, sending.trace_id) == ("d1", b"\x00body", "t-1")
         assert sending.traceparent == TRACEPARENT
         assert sending.correlation == Correlation(dispatcher.grants[sending.shard], number, 1)
@@ -147,11 +147,11 @@ class OutboxConformance:
             NOW,
         )
         dispatcher.now += 1
-        turned = await dispatcher.turn(heard=[answer(sending, b"\xffok")])
-        assert (turned.sendings, turned.strays, turned.freed) == ([], [], 1)
+        result = await dispatcher.take_turn(answers=[answer(sending, b"\xffok")])
+        assert (result.sendings, result.strays, result.freed) == ([], [], 1)
         entry = await self._command(store, number)
         assert (entry.state, entry.answer, entry.closed_at) == (CommandState.ACKNOWLEDGED, b"\xffok", NOW + 1)
-        assert turned.closed == dispatcher.told == [entry]
+        assert result.closed == dispatcher.told == [entry]
         assert await store.counts(OUTBOX) == {CommandState.ACKNOWLEDGED: 1}
         assert await store.next_due(OUTBOX, range(SHARDS)) is None
 
@@ -247,7 +247,7 @@ class OutboxConformance:
             [sending] = sendings
             sent.append(sending.body)
             assert await dispatcher.send() == []
-            sendings = await dispatcher.send(heard=[answer(sending)])
+            sendings = await dispatcher.send(answers=[answer(sending)])
         assert sent == [b"%d" % n for n in range(5)]
 
     async def test_the_higher_priority_goes_first_and_nothing_is_recalled(
@@ -261,7 +261,7 @@ class OutboxConformance:
         assert await dispatcher.send() == []
         sent = []
         for _ in range(3):
-            [sending] = await dispatcher.send(heard=[answer(sending)])
+            [sending] = await dispatcher.send(answers=[answer(sending)])
             sent.append(sending.body)
         assert sent == [b"high", b"high too", b"low"]
 
@@ -273,7 +273,7 @@ class OutboxConformance:
             db.add([new("d1", b"%d" % n, lane=n % 2) for n in range(4)])
         sendings = await dispatcher.send()
         assert bodies(sendings) == [b"0", b"1"]
-        assert bodies(await dispatcher.send(heard=[answer(sendings[0])])) in ([b"2"], [b"3"])
+        assert bodies(await dispatcher.send(answers=[answer(sendings[0])])) in ([b"2"], [b"3"])
 
     async def test_a_time_to_come_is_waited_for_and_holds_up_nothing(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
@@ -282,7 +282,7 @@ class OutboxConformance:
             db.add([new("d1", b"later", not_before=NOW + 100), new("d1", b"now")])
         [sending] = await dispatcher.send()
         assert sending.body == b"now"
-        assert await dispatcher.send(heard=[answer(sending)]) == []
+        assert await dispatcher.send(answers=[answer(sending)]) == []
         assert await store.next_due(OUTBOX, range(SHARDS)) == NOW + 100
         dispatcher.now += 100
         assert bodies(await dispatcher.send()) == [b"later"]
@@ -303,7 +303,7 @@ class OutboxConformance:
         assert [(entry.body, entry.state) for entry in dispatcher.told] == [(b"old", CommandState.SUPERSEDED)]
         sent = []
         for _ in range(2):
-            [sending] = await dispatcher.send(heard=[answer(sending)])
+            [sending] = await dispatcher.send(answers=[answer(sending)])
             sent.append(sending.body)
         assert sent == [b"other", b"newest"]
 
@@ -314,8 +314,8 @@ class OutboxConformance:
     ) -> None:
         with begin() as db:
             [old, _] = db.add([new("d1", b"%d" % n, supersede_key="p1") for n in range(2)])
-        turned = await dispatcher.turn(limit=1)
-        assert ([entry.id for entry in turned.closed], bodies(turned.sendings)) == ([old], [b"1"])
+        result = await dispatcher.take_turn(limit=1)
+        assert ([entry.id for entry in result.closed], bodies(result.sendings)) == ([old], [b"1"])
         assert (await self._command(store, old)).state is CommandState.SUPERSEDED
 
     async def test_only_a_try_of_what_is_out_can_be_answered(
@@ -330,19 +330,19 @@ class OutboxConformance:
         assert second.correlation.tries == 2
         epoch, command, tries = second.correlation.epoch, second.correlation.command, 2
         strays = [
-            Heard("d2", second.correlation),
-            Heard("d1", Correlation(epoch, command, tries + 1)),
-            Heard("d1", Correlation(epoch - 1, command, tries)),
-            Heard("d2", first.correlation),
-            Heard("d1", Correlation(epoch, command + 1000, tries)),
+            CommandAnswer("d2", second.correlation),
+            CommandAnswer("d1", Correlation(epoch, command, tries + 1)),
+            CommandAnswer("d1", Correlation(epoch - 1, command, tries)),
+            CommandAnswer("d2", first.correlation),
+            CommandAnswer("d1", Correlation(epoch, command + 1000, tries)),
         ]
-        turned = await dispatcher.turn(heard=strays)
-        assert (turned.strays, turned.closed) == (strays, [])
+        result = await dispatcher.take_turn(answers=strays)
+        assert (result.strays, result.closed) == (strays, [])
         assert (await self._command(store, number)).state is CommandState.PUBLISHED
-        turned = await dispatcher.turn(heard=[answer(second), answer(second)])
-        assert (len(turned.closed), turned.strays) == (1, [answer(second)])
-        turned = await dispatcher.turn(heard=[answer(second)])
-        assert (turned.closed, turned.strays) == ([], [answer(second)])
+        result = await dispatcher.take_turn(answers=[answer(second), answer(second)])
+        assert (len(result.closed), result.strays) == (1, [answer(second)])
+        result = await dispatcher.take_turn(answers=[answer(second)])
+        assert (result.closed, result.strays) == ([], [answer(second)])
         assert len(dispatcher.told) == 1
 
     async def test_an_answer_to_an_earlier_try_counts_and_the_last_one_is_given_its_time(
@@ -354,24 +354,24 @@ class OutboxConformance:
         dispatcher.now = first.due
         [second] = await dispatcher.send()
         dispatcher.now += 1
-        turned = await dispatcher.turn(heard=[answer(first, b"late")])
-        assert (turned.late, turned.strays, turned.freed, turned.sendings) == (1, [], 0, [])
+        result = await dispatcher.take_turn(answers=[answer(first, b"late")])
+        assert (result.late, result.strays, result.freed, result.sendings) == (1, [], 0, [])
         entry = await self._command(store, number)
         assert (entry.state, entry.answer, dispatcher.told) == (CommandState.ACKNOWLEDGED, b"late", [entry])
-        turned = await dispatcher.turn(heard=[answer(first, b"late")])
-        assert (len(turned.strays), turned.closed, turned.sendings) == (1, [], [])
-        turned = await dispatcher.turn(heard=[answer(second)])
-        assert (turned.strays, turned.closed, turned.freed) == ([], [], 1)
-        [first] = turned.sendings
+        result = await dispatcher.take_turn(answers=[answer(first, b"late")])
+        assert (len(result.strays), result.closed, result.sendings) == (1, [], [])
+        result = await dispatcher.take_turn(answers=[answer(second)])
+        assert (result.strays, result.closed, result.freed) == ([], [], 1)
+        [first] = result.sendings
         assert first.body == b"1"
-        assert len((await dispatcher.turn(heard=[answer(second)])).strays) == 1, "it is over"
+        assert len((await dispatcher.take_turn(answers=[answer(second)])).strays) == 1, "it is over"
         dispatcher.now = first.due
         [second] = await dispatcher.send()
-        turned = await dispatcher.turn(heard=[answer(first)])
-        assert (len(turned.closed), turned.freed, turned.sendings) == (1, 0, [])
+        result = await dispatcher.take_turn(answers=[answer(first)])
+        assert (len(result.closed), result.freed, result.sendings) == (1, 0, [])
         dispatcher.now += LATEST_S
-        turned = await dispatcher.turn()
-        assert (turned.freed, bodies(turned.sendings)) == (1, [b"2"]), "the last one will never be answered"
+        result = await dispatcher.take_turn()
+        assert (result.freed, bodies(result.sendings)) == (1, [b"2"]), "the last one will never be answered"
 
     async def test_a_late_answer_does_not_lengthen_the_wait_for_the_last_try(
         self, dispatcher: ManualDispatcher, begin: Begin
@@ -382,7 +382,7 @@ class OutboxConformance:
         dispatcher.now = first.due
         [second] = await dispatcher.send()
         dispatcher.now = second.due - 1
-        assert await dispatcher.send(heard=[answer(first)]) == []
+        assert await dispatcher.send(answers=[answer(first)]) == []
         dispatcher.now = second.due
         assert bodies(await dispatcher.send()) == [b"2"]
 
@@ -395,9 +395,9 @@ class OutboxConformance:
         dispatcher.now = first.due
         [second] = await dispatcher.send()
         dispatcher.now = second.due
-        assert (await dispatcher.turn(away={"d1"})).freed == 1
-        turned = await dispatcher.turn(heard=[answer(first)], back=["d1"])
-        assert (len(turned.closed), turned.freed, bodies(turned.sendings)) == (1, 0, [b"2"])
+        assert (await dispatcher.take_turn(away={"d1"})).freed == 1
+        result = await dispatcher.take_turn(answers=[answer(first)], back=["d1"])
+        assert (len(result.closed), result.freed, bodies(result.sendings)) == (1, 0, [b"2"])
 
     async def test_what_answers_late_is_not_asked_again(
         self, dispatcher: ManualDispatcher, begin: Begin
@@ -415,7 +415,7 @@ class OutboxConformance:
         with begin() as db:
             [number, _] = db.add([new("d1", b"1"), new("d1", b"2")])
         [sending] = await dispatcher.send()
-        assert bodies(await dispatcher.send(heard=[answer(sending, b"no", ok=False)])) == [b"2"]
+        assert bodies(await dispatcher.send(answers=[answer(sending, b"no", ok=False)])) == [b"2"]
         entry = await self._command(store, number)
         assert (entry.state, entry.answer, entry.reason) == (CommandState.FAILED, b"no", "the device refused")
 
@@ -431,14 +431,14 @@ class OutboxConformance:
             dispatcher.now = sending.due - 0.1
             assert await dispatcher.send() == []
             dispatcher.now = sending.due
-            turned = await dispatcher.turn()
-            [sending] = turned.sendings
-            assert turned.repeats == 1
+            result = await dispatcher.take_turn()
+            [sending] = result.sendings
+            assert result.repeats == 1
             assert (sending.correlation.tries, sending.body) == (tries, b"1")
             assert sending.due - dispatcher.now >= least_s
         dispatcher.now = sending.due
-        turned = await dispatcher.turn()
-        assert (bodies(turned.sendings), turned.freed, turned.repeats) == ([b"2"], 1, 0)
+        result = await dispatcher.take_turn()
+        assert (bodies(result.sendings), result.freed, result.repeats) == ([b"2"], 1, 0)
         entry = await self._command(store, number)
         assert (entry.state, entry.reason) == (CommandState.FAILED, "no answer in all tries")
         assert dispatcher.told == [entry]
@@ -451,8 +451,8 @@ class OutboxConformance:
             db.add([new("d1", b"lasting")])
         [sending] = await dispatcher.send()
         dispatcher.now += 5
-        assert (await dispatcher.turn()).closed == [], "the device may be at it"
-        sendings = await dispatcher.send(heard=[answer(sending)])
+        assert (await dispatcher.take_turn()).closed == [], "the device may be at it"
+        sendings = await dispatcher.send(answers=[answer(sending)])
         while not sendings:
             sendings = await dispatcher.send()
         assert bodies(sendings) == [b"lasting"]
@@ -465,9 +465,9 @@ class OutboxConformance:
     ) -> None:
         with begin() as db:
             _, number = db.add([new("d1"), new("d1", b"short", expires_at=NOW + 5)])
-        await dispatcher.turn()
+        await dispatcher.take_turn()
         dispatcher.now += 5
-        await dispatcher.turn(sweep=True)
+        await dispatcher.take_turn(sweep=True)
         assert (await self._command(store, number)).state is CommandState.EXPIRED
         assert [entry.body for entry in dispatcher.told] == [b"short"]
 
@@ -483,14 +483,14 @@ class OutboxConformance:
             [probe] = await dispatcher.send(away=away)
             assert probe.correlation.tries == tries
             dispatcher.now = probe.due
-            turned = await dispatcher.turn(away=away)
-            assert (turned.sendings, turned.freed) == ([], 1)
+            result = await dispatcher.take_turn(away=away)
+            assert (result.sendings, result.freed) == ([], 1)
         assert (await self._command(store, number)).spent == 0
         assert [status.phases for status in await store.devices(OUTBOX)] == [(HeadPhase.HELD,)]
         [sending] = await dispatcher.send(back=["d1"])
         assert sending.correlation.tries == 5
-        turned = await dispatcher.turn(heard=[answer(sending)])
-        assert (len(turned.closed), turned.freed) == (1, 1)
+        result = await dispatcher.take_turn(answers=[answer(sending)])
+        assert (len(result.closed), result.freed) == (1, 1)
 
     async def test_a_late_answer_of_a_held_command_closes_it(
         self, dispatcher: ManualDispatcher, begin: Begin
@@ -499,9 +499,9 @@ class OutboxConformance:
             db.add([new("d1", b"1"), new("d1", b"2")])
         [sending] = await dispatcher.send()
         dispatcher.now = sending.due
-        assert (await dispatcher.turn(away={"d1"})).freed == 1
-        turned = await dispatcher.turn(heard=[answer(sending)], back=["d1"])
-        assert (len(turned.closed), turned.freed, bodies(turned.sendings)) == (1, 0, [b"2"])
+        assert (await dispatcher.take_turn(away={"d1"})).freed == 1
+        result = await dispatcher.take_turn(answers=[answer(sending)], back=["d1"])
+        assert (len(result.closed), result.freed, bodies(result.sendings)) == (1, 0, [b"2"])
 
     async def test_what_the_broker_didn_t_take_uses_up_no_try(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
@@ -510,14 +510,14 @@ class OutboxConformance:
             [number] = db.add([new("d1")])
         [sending] = await dispatcher.send()
         for tries in range(2, 6):
-            await dispatcher.turn(unsent=[Unsent(sending.correlation)], pause_s=1.0)
+            await dispatcher.take_turn(unsent=[Unsent(sending.correlation)], pause_s=1.0)
             assert await dispatcher.send() == []
             dispatcher.now += 2.0 ** (tries - 2)
             [sending] = await dispatcher.send()
             assert sending.correlation.tries == tries
         entry = await self._command(store, number)
         assert (entry.tries, entry.spent) == (5, 1)
-        await dispatcher.turn(unsent=[Unsent(sending.correlation, certain=False)])
+        await dispatcher.take_turn(unsent=[Unsent(sending.correlation, certain=False)])
         dispatcher.now += 1.0
         assert await dispatcher.send() == [], "it may have reached the device"
         dispatcher.now = sending.due
@@ -530,19 +530,19 @@ class OutboxConformance:
             [number, _] = db.add([new("d1", b"1"), new("d1", b"2")])
         for tries in range(1, PATIENCE.max_tries):
             [sending] = await dispatcher.send()
-            await dispatcher.turn(unsent=[Unsent(sending.correlation, refusal="not allowed")])
+            await dispatcher.take_turn(unsent=[Unsent(sending.correlation, refusal="not allowed")])
             entry = await self._command(store, number)
             assert (entry.tries, entry.spent, entry.reason) == (tries, tries, "not allowed")
             dispatcher.now = sending.due
-        assert (await dispatcher.turn(away={"d1"})).freed == 1
+        assert (await dispatcher.take_turn(away={"d1"})).freed == 1
         dispatcher.now += PATIENCE.probe_s
         [probe] = await dispatcher.send(away={"d1"})
         refused = Unsent(probe.correlation, spent=probe.counts, refusal="not allowed")
-        turned = await dispatcher.turn(unsent=[refused])
-        assert [(e.id, e.state, e.reason) for e in turned.closed] == [
+        result = await dispatcher.take_turn(unsent=[refused])
+        assert [(e.id, e.state, e.reason) for e in result.closed] == [
             (number, CommandState.FAILED, "not allowed")
         ]
-        assert bodies(turned.sendings) == [b"2"]
+        assert bodies(result.sendings) == [b"2"]
 
     # --- limits
 
@@ -556,7 +556,7 @@ class OutboxConformance:
         assert await dispatcher.send(room=0) == []
         rest = await dispatcher.send(room=100)
         assert len({sending.device for sending in first + rest}) == 20
-        freed = await dispatcher.turn(room=0, heard=[answer(sending) for sending in first])
+        freed = await dispatcher.take_turn(room=0, answers=[answer(sending) for sending in first])
         assert len(freed.sendings) == 5
         assert freed.freed == 5
 
@@ -570,15 +570,15 @@ class OutboxConformance:
             db.add([new("d2", b"2")])
         assert await dispatcher.send(room=0) == []
         dispatcher.now += 1
-        assert bodies(await dispatcher.send(room=0, heard=[answer(sending)])) == [b"2"]
+        assert bodies(await dispatcher.send(room=0, answers=[answer(sending)])) == [b"2"]
 
     async def test_a_rate_is_kept_for_repeats_too(self, dispatcher: ManualDispatcher, begin: Begin) -> None:
         with begin() as db:
             db.add([new(f"d{n}") for n in range(6)])
         assert len(await dispatcher.send()) == 6
         dispatcher.now += LATEST_S
-        turned = await dispatcher.turn(rate=4)
-        assert (len(turned.sendings), turned.more) == (4, True)
+        result = await dispatcher.take_turn(rate=4)
+        assert (len(result.sendings), result.more) == (4, True)
         assert len(await dispatcher.send(rate=4)) == 2
 
     async def test_a_group_keeps_to_its_rate(self, dispatcher: ManualDispatcher, begin: Begin) -> None:
@@ -599,8 +599,8 @@ class OutboxConformance:
         with begin() as db:
             db.add([new("d1", b"1"), new("d1", b"2")])
         [sending] = await dispatcher.send()
-        turned = await dispatcher.turn(sendable=[], heard=[answer(sending)])
-        assert (len(turned.closed), turned.sendings) == (1, [])
+        result = await dispatcher.take_turn(sendable=[], answers=[answer(sending)])
+        assert (len(result.closed), result.sendings) == (1, [])
         assert bodies(await dispatcher.send()) == [b"2"]
 
     async def test_what_is_due_follows_the_clock(
@@ -645,8 +645,8 @@ class OutboxConformance:
         assert await dispatcher.send(still_out=[second]) == []
         assert await store.next_due(OUTBOX, [again.shard]) == pytest.approx(again.due, abs=0.001)
         dispatcher.now += PATIENCE.retry_s
-        assert (await dispatcher.turn(still_out=[first], heard=[answer(first)])).closed
-        assert not (await dispatcher.turn(still_out=[first])).closed
+        assert (await dispatcher.take_turn(still_out=[first], answers=[answer(first)])).closed
+        assert not (await dispatcher.take_turn(still_out=[first])).closed
 
     async def test_what_was_forgotten_after_it_was_sent_is_out_again(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
@@ -658,12 +658,12 @@ class OutboxConformance:
         shard = shard_of("d1", SHARDS)
         correlation = Correlation(dispatcher.grants[shard], number, 3)
         forgotten = Sending("d1", shard, correlation, b"1", "", NOW)
-        turned = await dispatcher.turn(still_out=[forgotten])
-        assert (turned.sendings, turned.freed) == ([], -1)
+        result = await dispatcher.take_turn(still_out=[forgotten])
+        assert (result.sendings, result.freed) == ([], -1)
         assert await store.in_flight(OUTBOX, [shard]) == 1
-        turned = await dispatcher.turn(heard=[answer(forgotten)])
-        assert (len(turned.closed), turned.freed, bodies(turned.sendings)) == (1, 1, [b"2"])
-        assert (await dispatcher.turn(still_out=[forgotten])).freed == 0
+        result = await dispatcher.take_turn(answers=[answer(forgotten)])
+        assert (len(result.closed), result.freed, bodies(result.sendings)) == (1, 1, [b"2"])
+        assert (await dispatcher.take_turn(still_out=[forgotten])).freed == 0
 
     async def test_a_last_try_that_may_have_come_late_is_given_its_time_though_an_answer_came(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
@@ -675,7 +675,7 @@ class OutboxConformance:
         dispatcher.now = first.due
         [second] = await dispatcher.send()
         dispatcher.now += 1
-        assert (await dispatcher.turn(heard=[answer(first)])).late == 1
+        assert (await dispatcher.take_turn(answers=[answer(first)])).late == 1
         due = await store.next_due(OUTBOX, [first.shard]) or 0.0
         dispatcher.now = due - 1
         assert await dispatcher.send(still_out=[second]) == []
@@ -691,17 +691,17 @@ class OutboxConformance:
         with begin() as db:
             db.add([new("d1")])
         [sending] = await dispatcher.send()
-        await dispatcher.turn(heard=[answer(sending)])
+        await dispatcher.take_turn(answers=[answer(sending)])
         assert await store.expire(OUTBOX, dispatcher.now + 1, 10) == 1
-        turned = await dispatcher.turn(still_out=[sending])
-        assert (turned.freed, turned.sendings) == (0, [])
+        result = await dispatcher.take_turn(still_out=[sending])
+        assert (result.freed, result.sendings) == (0, [])
         assert await store.next_due(OUTBOX, range(SHARDS)) is None
         with begin() as db:
             db.add([new("d1")])
         [sending] = await dispatcher.send()
         await ManualDispatcher(store, "other").open(sending.shard)
         dispatcher.now += 5
-        assert (await dispatcher.turn(still_out=[sending])).lost == [sending.shard]
+        assert (await dispatcher.take_turn(still_out=[sending])).lost == [sending.shard]
         assert await store.next_due(OUTBOX, [sending.shard]) == pytest.approx(sending.due, abs=0.001)
 
     async def test_a_fresh_connection_gives_tries_of_earlier_owners_their_time(
@@ -731,12 +731,12 @@ class OutboxConformance:
         assert (await store.epochs(OUTBOX)) == {**before, 0: other.grants[0]}
         with begin() as db:
             db.add([new(f"d{n}", b"%d" % n) for n in range(8)])
-        turned = await dispatcher.turn()
-        assert turned.lost == [0]
-        assert {sending.shard for sending in turned.sendings} == {*range(1, SHARDS)}
+        result = await dispatcher.take_turn()
+        assert result.lost == [0]
+        assert {sending.shard for sending in result.sendings} == {*range(1, SHARDS)}
         taken = await other.send()
         assert {sending.shard for sending in taken} == {0}
-        assert len(turned.sendings) + len(taken) == 8
+        assert len(result.sendings) + len(taken) == 8
 
     async def test_a_dispatcher_that_lost_its_shards_changes_no_row(
         self, dispatcher: ManualDispatcher, store: OutboxStore, other_store: OutboxStore, begin: Begin
@@ -749,22 +749,24 @@ class OutboxConformance:
         before = await store.commands(OUTBOX)
         dispatcher.now = sending.due
         brought = [answer(sending)], [Unsent(sending.correlation)]
-        turned = await dispatcher.turn(heard=brought[0], unsent=brought[1], sweep=True, seen={"d1": NOW})
-        assert (turned.lost, turned.closed, turned.sendings) == ([*range(SHARDS)], [], [])
+        result = await dispatcher.take_turn(
+            answers=brought[0], unsent=brought[1], sweep=True, seen={"d1": NOW}
+        )
+        assert (result.lost, result.closed, result.sendings) == ([*range(SHARDS)], [], [])
         assert await store.commands(OUTBOX) == before
         assert await store.next_due(OUTBOX, range(SHARDS)) == sending.due
         assert [status.seen_at for status in await store.devices(OUTBOX)] == [None]
-        turned = await other.turn(heard=[answer(sending)])
-        assert [entry.id for entry in turned.closed] == [number], "the answer still fits its one try"
-        assert bodies(turned.sendings) == [b"2"]
+        result = await other.take_turn(answers=[answer(sending)])
+        assert [entry.id for entry in result.closed] == [number], "the answer still fits its one try"
+        assert bodies(result.sendings) == [b"2"]
 
     async def test_a_dispatcher_that_lost_one_shard_stores_when_the_other_devices_were_seen(
         self, dispatcher: ManualDispatcher, store: OutboxStore, other_store: OutboxStore
     ) -> None:
         await ManualDispatcher(other_store, "other").open(0)
         devices = [f"d{n}" for n in range(8)]
-        turned = await dispatcher.turn(sweep=True, seen=dict.fromkeys(devices, NOW), away=set(devices))
-        assert turned.lost == [0]
+        result = await dispatcher.take_turn(sweep=True, seen=dict.fromkeys(devices, NOW), away=set(devices))
+        assert result.lost == [0]
         stored = {status.device for status in await store.devices(OUTBOX) if status.seen_at == NOW}
         assert stored == {device for device in devices if shard_of(device, SHARDS) != 0}
 
@@ -773,7 +775,7 @@ class OutboxConformance:
     ) -> None:
         with begin() as db:
             db.add([new(f"d{n}") for n in range(7)])
-        await dispatcher.turn(room=5)
+        await dispatcher.take_turn(room=5)
         assert await store.in_flight(OUTBOX, range(SHARDS)) == 5
         assert sum([await store.in_flight(OUTBOX, [shard]) for shard in range(SHARDS)]) == 5
 
@@ -816,14 +818,14 @@ class OutboxConformance:
         moved: set[str] = set()
         sent: dict[str, int] = {}
         for _ in range(4):
-            turned = await dispatcher.turn(sweep=True)
-            moved |= {*turned.moved}
-            sent |= {sending.device: sending.shard for sending in turned.sendings}
+            result = await dispatcher.take_turn(sweep=True)
+            moved |= {*result.moved}
+            sent |= {sending.device: sending.shard for sending in result.sendings}
         assert sent == {f"d{n}": shard_of(f"d{n}", SHARDS) for n in range(4)}
         assert moved == {f"d{n}" for n in range(4)}
         found = await store.commands(OUTBOX)
         assert [entry.shard for entry in found] == [shard_of(entry.device, SHARDS) for entry in found]
-        assert (await dispatcher.turn(sweep=True)).moved == []
+        assert (await dispatcher.take_turn(sweep=True)).moved == []
 
     async def test_a_cancel_of_what_was_added_elsewhere_is_heard(
         self, store: OutboxStore, begin: Begin
@@ -835,9 +837,9 @@ class OutboxConformance:
         await store.prepare(OUTBOX, SHARDS)
         dispatcher = ManualDispatcher(store)
         await dispatcher.open()
-        await dispatcher.turn(sweep=True)
-        turned = await dispatcher.turn(sweep=True)
-        assert [(entry.id, entry.reason) for entry in turned.closed] == [(number, "cancelled")]
+        await dispatcher.take_turn(sweep=True)
+        result = await dispatcher.take_turn(sweep=True)
+        assert [(entry.id, entry.reason) for entry in result.closed] == [(number, "cancelled")]
 
     # --- results
 
@@ -863,25 +865,27 @@ class OutboxConformance:
             if failing and entry.body == b"1":
                 raise RuntimeError("the business failed")
 
-        turn = Turn(
+        request = TurnRequest(
             outbox=OUTBOX,
             shards=SHARDS,
             grants=dispatcher.grants,
             sendable=[],
             now=NOW,
-            heard=[answer(sending) for sending in sendings],
+            answers=[answer(sending) for sending in sendings],
         )
-        turned = await store.turn(turn, on_result)
-        assert len(turned.closed) == 3, "a failing business holds up no device"
+        result = await store.take_turn(request, on_result)
+        assert len(result.closed) == 3, "a failing business holds up no device"
         dispatcher.told.clear()
-        sweep = Turn(outbox=OUTBOX, shards=SHARDS, grants=dispatcher.grants, sendable=[], now=NOW, sweep=True)
+        sweep = TurnRequest(
+            outbox=OUTBOX, shards=SHARDS, grants=dispatcher.grants, sendable=[], now=NOW, sweep=True
+        )
         assert await store.expire(OUTBOX, NOW + 1e6, 100) == 2, "what isn't told is kept"
-        await store.turn(sweep, on_result)
+        await store.take_turn(sweep, on_result)
         assert {entry.body for entry in dispatcher.told} == {b"1"}
         failing = False
         dispatcher.told.clear()
-        await store.turn(sweep, on_result)
-        await store.turn(sweep, on_result)
+        await store.take_turn(sweep, on_result)
+        await store.take_turn(sweep, on_result)
         assert [entry.body for entry in dispatcher.told] == [b"1"]
         assert await store.expire(OUTBOX, NOW + 1e6, 100) == 1
 
@@ -898,18 +902,18 @@ class OutboxConformance:
             if len(told) < 3:
                 raise SystemExit(1)
 
-        turn = Turn(
+        request = TurnRequest(
             outbox=OUTBOX,
             shards=SHARDS,
             grants=dispatcher.grants,
             sendable=[],
             now=NOW,
-            heard=[answer(sending)],
+            answers=[answer(sending)],
         )
-        assert len((await store.turn(turn, on_result)).closed) == 1
-        sweep = msgspec.structs.replace(turn, heard=(), sweep=True)
+        assert len((await store.take_turn(request, on_result)).closed) == 1
+        sweep = msgspec.structs.replace(request, answers=(), sweep=True)
         for _ in range(3):
-            await store.turn(sweep, on_result)
+            await store.take_turn(sweep, on_result)
         assert len(told) == 3
 
     # --- rollouts
@@ -923,14 +927,14 @@ class OutboxConformance:
         first = await dispatcher.send()
         assert len(first) == 4
         answers = [answer(first[0])] + [answer(sending, ok=False) for sending in first[1:]]
-        await dispatcher.turn(heard=answers)
+        await dispatcher.take_turn(answers=answers)
         [known] = await store.rollouts(OUTBOX)
         assert (known.id, known.name, known.total, known.created_at) == (rollout, "firmware", 10, NOW)
         assert (known.rate, known.abort_share) == (4.0, 0.2)
         assert (known.done, known.failed, known.aborted, known.over) == (1, 3, True, False)
         dispatcher.now += 1
         assert await dispatcher.send() == []
-        await dispatcher.turn(sweep=True)
+        await dispatcher.take_turn(sweep=True)
         [known] = await store.rollouts(OUTBOX)
         assert (known.done, known.failed, known.over) == (1, 9, True)
         assert await store.counts(OUTBOX) == {CommandState.ACKNOWLEDGED: 1, CommandState.FAILED: 9}
@@ -944,12 +948,12 @@ class OutboxConformance:
             db.add([new("d0", rollout=rollout), *late, new("d3", rollout=rollout, not_before=NOW + 9)])
         [sending] = await dispatcher.send()
         dispatcher.now += 5
-        await dispatcher.turn(heard=[answer(sending)], sweep=True)
+        await dispatcher.take_turn(answers=[answer(sending)], sweep=True)
         [known] = await store.rollouts(OUTBOX)
         assert (known.done, known.failed, known.aborted) == (1, 2, True)
         dispatcher.now += 5
         assert await dispatcher.send() == []
-        await dispatcher.turn(sweep=True)
+        await dispatcher.take_turn(sweep=True)
         [known] = await store.rollouts(OUTBOX)
         assert (known.done, known.failed, known.over) == (1, 3, True)
 
@@ -960,14 +964,14 @@ class OutboxConformance:
             rollout = db.add_rollout(OUTBOX, "firmware", 5, None, 0.5, NOW)
             ids = db.add([new(f"d{n}", rollout=rollout, not_before=NOW + n) for n in range(5)])
         [sending] = await dispatcher.send()
-        await dispatcher.turn(heard=[answer(sending, ok=False)])
+        await dispatcher.take_turn(answers=[answer(sending, ok=False)])
         assert await store.cancel(ids[4])
         [known] = await store.rollouts(OUTBOX)
         assert (known.done, known.failed, known.aborted) == (0, 2, False)
         assert await store.retry(ids[0])
         dispatcher.now += 3
         sendings = await dispatcher.send(sweep=True)
-        await dispatcher.turn(heard=[answer(sending) for sending in sendings])
+        await dispatcher.take_turn(answers=[answer(sending) for sending in sendings])
         [known] = await store.rollouts(OUTBOX)
         assert (known.done, known.failed, known.over) == (4, 1, True)
 
@@ -978,7 +982,7 @@ class OutboxConformance:
             rollout = db.add_rollout(OUTBOX, "firmware", 2, None, 0.0, NOW)
             ids = db.add([new(f"d{n}", rollout=rollout, not_before=NOW + 10) for n in range(2)])
         assert await store.cancel(ids[0])
-        await dispatcher.turn(sweep=True)
+        await dispatcher.take_turn(sweep=True)
         [known] = await store.rollouts(OUTBOX)
         assert (known.failed, known.aborted, known.over) == (2, True, True)
         assert not await store.retry(ids[0])
@@ -997,9 +1001,9 @@ class OutboxConformance:
         assert await store.abort(OUTBOX, rollout)
         assert not await store.abort(OUTBOX, rollout), "it is aborted already"
         dispatcher.now += 1
-        [other] = await dispatcher.send(heard=[answer(sending) for sending in sendings])
+        [other] = await dispatcher.send(answers=[answer(sending) for sending in sendings])
         assert other.device == "other"
-        await dispatcher.turn(sweep=True, heard=[answer(other)])
+        await dispatcher.take_turn(sweep=True, answers=[answer(other)])
         [known] = await store.rollouts(OUTBOX)
         assert (known.done, known.failed, known.aborted, known.over) == (2, 2, True, True)
         left = await store.command(ids[3])
@@ -1032,7 +1036,7 @@ class OutboxConformance:
             rollout = db.add_rollout(OUTBOX, "firmware", 1, None, 1.0, NOW)
             db.add([new("d1", rollout=rollout)])
         sendings = await dispatcher.send()
-        await dispatcher.turn(heard=[answer(sending) for sending in sendings])
+        await dispatcher.take_turn(answers=[answer(sending) for sending in sendings])
         assert not await store.abort(OUTBOX, rollout)
         [known] = await store.rollouts(OUTBOX)
         assert known.aborted is False
@@ -1050,7 +1054,7 @@ class OutboxConformance:
         assert len(sent) == 1 + 1, "one at a time, and what belongs to no rollout"
         for _ in range(19):
             dispatcher.now += 0.25
-            sent = await dispatcher.send(rollouts=rates, heard=[answer(each) for each in sent])
+            sent = await dispatcher.send(rollouts=rates, answers=[answer(each) for each in sent])
             assert len(sent) == 1
 
     # --- briefs
@@ -1064,7 +1068,7 @@ class OutboxConformance:
         assert await store.briefs(OUTBOX, range(SHARDS), 10) == []
         sendings.sort(key=lambda sending: sending.device)
         answers = [answer(sending, ok=sending.device != "d0") for sending in sendings[:2]]
-        await dispatcher.turn(brief=True, heard=answers)
+        await dispatcher.take_turn(brief=True, answers=answers)
         due = sorted(await store.briefs(OUTBOX, range(SHARDS), 10), key=lambda entry: entry.id)
         assert [(entry.id, entry.state) for entry in due] == [
             (ids[0], CommandState.FAILED),
@@ -1083,7 +1087,7 @@ class OutboxConformance:
         assert await store.retry(ids[0])
         dispatcher.now += 1
         [sending] = await dispatcher.send(brief=True)
-        await dispatcher.turn(brief=True, heard=[answer(sending)])
+        await dispatcher.take_turn(brief=True, answers=[answer(sending)])
         await store.briefed(OUTBOX, due[:1])
         [again] = await store.briefs(OUTBOX, range(SHARDS), 10)
         assert (again.id, again.state) == (ids[0], CommandState.ACKNOWLEDGED), (
@@ -1098,16 +1102,16 @@ class OutboxConformance:
         with begin() as db:
             first, second = db.add([new("d1"), new("d2")])
         assert await store.cancel(first)
-        await dispatcher.turn(brief=True, sweep=True)
+        await dispatcher.take_turn(brief=True, sweep=True)
         [due] = await store.briefs(OUTBOX, range(SHARDS), 10)
         assert due.id == first
         await store.briefed(OUTBOX, [due])
         assert not await store.cancel(second), "it is out"
-        await dispatcher.turn(sweep=True)
+        await dispatcher.take_turn(sweep=True)
         with begin() as db:
             [third] = db.add([new("d1", not_before=NOW + 100)])
         assert await store.cancel(third)
-        await dispatcher.turn(sweep=True)
+        await dispatcher.take_turn(sweep=True)
         assert await store.briefs(OUTBOX, range(SHARDS), 10) == []
         assert await store.expire(OUTBOX, 1e12, 10) == 2
 
@@ -1139,11 +1143,11 @@ class OutboxConformance:
             [number] = db.add([new("d1", expires_at=NOW + 60)])
         [sending] = await dispatcher.send()
         assert not await store.retry(number)
-        await dispatcher.turn(heard=[answer(sending, ok=False)])
+        await dispatcher.take_turn(answers=[answer(sending, ok=False)])
         assert await store.retry(number)
         [again] = await dispatcher.send()
         assert again.correlation.tries == 2
-        await dispatcher.turn(heard=[answer(again)])
+        await dispatcher.take_turn(answers=[answer(again)])
         assert (await self._command(store, number)).state is CommandState.ACKNOWLEDGED
         assert not await store.retry(number)
         assert not await store.retry(number + 1000)
@@ -1154,11 +1158,11 @@ class OutboxConformance:
         with begin() as db:
             [old] = db.add([new("d1", b"in", supersede_key="951")])
         [sending] = await dispatcher.send()
-        await dispatcher.turn(heard=[answer(sending, ok=False)])
+        await dispatcher.take_turn(answers=[answer(sending, ok=False)])
         with begin() as db:
             db.add([new("d1", b"out", supersede_key="951"), new("d2", b"in", supersede_key="951")])
         for sending in await dispatcher.send():
-            await dispatcher.turn(heard=[answer(sending)])
+            await dispatcher.take_turn(answers=[answer(sending)])
         assert not await store.retry(old), "who was taken off must not come in again"
         assert await dispatcher.send() == []
 
@@ -1168,14 +1172,14 @@ class OutboxConformance:
         with begin() as db:
             [old, other] = db.add([new("d1", b"in", supersede_key="951"), new("d1", b"other")])
         [sending] = await dispatcher.send()
-        [sending] = await dispatcher.send(heard=[answer(sending, ok=False)])
+        [sending] = await dispatcher.send(answers=[answer(sending, ok=False)])
         assert sending.correlation.command == other
         assert await store.retry(old)
         with begin() as db:
             db.add([new("d1", b"out", supersede_key="951", priority=1)])
-        [sending] = await dispatcher.send(heard=[answer(sending)])
+        [sending] = await dispatcher.send(answers=[answer(sending)])
         assert sending.body == b"out"
-        assert await dispatcher.send(heard=[answer(sending)]) == []
+        assert await dispatcher.send(answers=[answer(sending)]) == []
         assert (await self._command(store, old)).state is CommandState.SUPERSEDED
 
     async def test_only_what_isn_t_out_can_be_cancelled(
@@ -1188,9 +1192,9 @@ class OutboxConformance:
         assert await store.cancel(waiting)
         entry = await self._command(store, waiting)
         assert (entry.state, entry.reason) == (CommandState.FAILED, "cancelled")
-        await dispatcher.turn(sweep=True)
+        await dispatcher.take_turn(sweep=True)
         assert [told.id for told in dispatcher.told] == [waiting]
-        [sending] = await dispatcher.send(heard=[answer(sending)])
+        [sending] = await dispatcher.send(answers=[answer(sending)])
         assert sending.correlation.command == last
 
     async def test_a_caller_takes_back_one_command_with_its_own_change(
@@ -1202,20 +1206,20 @@ class OutboxConformance:
         transaction = begin()
         assert transaction.__enter__().cancel(OUTBOX, command=waiting) == 1
         assert not transaction.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
-        assert (await dispatcher.turn()).closed == [], "it was rolled back"
+        assert (await dispatcher.take_turn()).closed == [], "it was rolled back"
         with begin() as db:
             assert db.cancel(OUTBOX, command=waiting) == 1
             assert db.cancel(OUTBOX, command=out) == 0, "its device may be at it"
             assert db.cancel(OUTBOX, command=last + 1000) == 0
             assert db.cancel("gates", command=last) == 0
-        turned = await dispatcher.turn()
-        assert [(e.id, e.state, e.reason) for e in turned.closed] == [
+        result = await dispatcher.take_turn()
+        assert [(e.id, e.state, e.reason) for e in result.closed] == [
             (waiting, CommandState.FAILED, "cancelled")
         ]
-        assert dispatcher.told == turned.closed
-        [sending] = await dispatcher.send(heard=[answer(sending)])
+        assert dispatcher.told == result.closed
+        [sending] = await dispatcher.send(answers=[answer(sending)])
         assert sending.correlation.command == last
-        assert (await dispatcher.turn(heard=[answer(sending)])).sendings == []
+        assert (await dispatcher.take_turn(answers=[answer(sending)])).sendings == []
 
     async def test_a_caller_takes_back_all_of_a_device_or_of_a_key(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
@@ -1224,21 +1228,21 @@ class OutboxConformance:
             db.add([new("d1", b"out"), new("d1", b"a", supersede_key="951"), new("d1", b"b")])
             db.add([new("d2", b"c", supersede_key="951", not_before=NOW + 100), new("d2", b"d")])
             db.add([new("d3", b"e", supersede_key="952", not_before=NOW + 100)])
-        await dispatcher.turn(room=0)
+        await dispatcher.take_turn(room=0)
         with begin() as db:
             assert db.cancel(OUTBOX, supersede_key="951") == 2
             assert db.cancel(OUTBOX, device="d3", supersede_key="951") == 0
             db.add([new("d2", b"later", supersede_key="951")])
-        turned = await dispatcher.turn(room=0)
-        assert sorted(entry.body for entry in turned.closed) == [b"a", b"c"]
+        result = await dispatcher.take_turn(room=0)
+        assert sorted(entry.body for entry in result.closed) == [b"a", b"c"]
         with begin() as db:
             assert db.cancel(OUTBOX, device="d1") == 2
             db.add([new("d1", b"after")])
-        turned = await dispatcher.turn()
-        assert sorted(entry.body for entry in turned.closed) == [b"b", b"out"]
-        assert bodies(turned.sendings) == [b"after", b"d"], "nothing that is taken back goes out"
+        result = await dispatcher.take_turn()
+        assert sorted(entry.body for entry in result.closed) == [b"b", b"out"]
+        assert bodies(result.sendings) == [b"after", b"d"], "nothing that is taken back goes out"
         assert await store.cancel_all(OUTBOX, device="d3", supersede_key="952") == 1
-        assert [entry.body for entry in (await dispatcher.turn()).closed] == [b"e"]
+        assert [entry.body for entry in (await dispatcher.take_turn()).closed] == [b"e"]
 
     async def test_what_is_taken_back_does_not_go_out_however_much_it_is(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
@@ -1249,9 +1253,9 @@ class OutboxConformance:
             assert db.cancel(OUTBOX, device="d1") == 7
         closed, more = 0, True
         while more:
-            turned = await dispatcher.turn(limit=3)
-            assert turned.sendings == []
-            closed, more = closed + len(turned.closed), turned.more
+            result = await dispatcher.take_turn(limit=3)
+            assert result.sendings == []
+            closed, more = closed + len(result.closed), result.more
         assert closed == 7
         with begin() as db:
             db.add([new("d1", b"again")])
@@ -1274,8 +1278,8 @@ class OutboxConformance:
             dispatcher.now = max(sending.due, dispatcher.now + PATIENCE.probe_s)
             assert b"1" not in bodies(await dispatcher.send())
         assert (await self._command(store, number)).spent == 1
-        turned = await dispatcher.turn(heard=[answer(sending)], back=["d1"])
-        assert (len(turned.closed), turned.sendings) == (1, []), "its answer counts, and nothing follows"
+        result = await dispatcher.take_turn(answers=[answer(sending)], back=["d1"])
+        assert (len(result.closed), result.sendings) == (1, []), "its answer counts, and nothing follows"
         assert await store.resume(OUTBOX, "d1")
         assert not await store.resume(OUTBOX, "d1")
         assert bodies(await dispatcher.send()) == [b"2"]
@@ -1288,7 +1292,7 @@ class OutboxConformance:
         [sending] = await dispatcher.send()
         await store.pause(OUTBOX, "d1")
         dispatcher.now = sending.due
-        assert (await dispatcher.turn()).freed == 1
+        assert (await dispatcher.take_turn()).freed == 1
         assert await store.resume(OUTBOX, "d1")
         [again] = await dispatcher.send()
         assert again.correlation.tries == 2
@@ -1302,12 +1306,12 @@ class OutboxConformance:
         [sending] = await dispatcher.send()
         await store.pause(OUTBOX, "d1")
         dispatcher.now = sending.due
-        assert (await dispatcher.turn()).freed == 1
+        assert (await dispatcher.take_turn()).freed == 1
         if is_resumed:
             assert await store.resume(OUTBOX, "d1")
-            assert (await dispatcher.turn(room=0)).sendings == [], "it waits for its turn"
-        turned = await dispatcher.turn(heard=[answer(sending)])
-        assert (len(turned.closed), turned.freed) == (1, 0)
+            assert (await dispatcher.take_turn(room=0)).sendings == [], "it waits for its turn"
+        result = await dispatcher.take_turn(answers=[answer(sending)])
+        assert (len(result.closed), result.freed) == (1, 0)
 
     async def test_what_the_broker_did_not_take_of_a_paused_device_waits_as_it_did(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
@@ -1318,10 +1322,10 @@ class OutboxConformance:
         await store.pause(OUTBOX, "d1")
         await store.pause(OUTBOX, "d2")
         dispatcher.now = max(sending.due for sending in sendings)
-        assert (await dispatcher.turn()).freed == 2
+        assert (await dispatcher.take_turn()).freed == 2
         unsent = [Unsent(sending.correlation) for sending in sendings]
-        turned = await dispatcher.turn(unsent=unsent, away={"d2"})
-        assert (turned.sendings, turned.freed) == ([], 0)
+        result = await dispatcher.take_turn(unsent=unsent, away={"d2"})
+        assert (result.sendings, result.freed) == ([], 0)
         assert await store.in_flight(OUTBOX, range(SHARDS)) == 0
         assert await store.resume(OUTBOX, "d1")
         assert [sending.device for sending in await dispatcher.send(away={"d2"})] == ["d1"]
@@ -1336,20 +1340,20 @@ class OutboxConformance:
         with begin() as db:
             db.add([new("d2", b"3"), new("d2", b"short", expires_at=NOW + 1)])
         dispatcher.now = sending.due
-        turned = await dispatcher.turn(sweep=True)
-        assert (turned.paused, turned.sendings, len(turned.closed)) == (True, [], 1)
-        turned = await dispatcher.turn(heard=[answer(sending)])
-        assert (len(turned.closed), turned.sendings) == (1, [])
+        result = await dispatcher.take_turn(sweep=True)
+        assert (result.paused, result.sendings, len(result.closed)) == (True, [], 1)
+        result = await dispatcher.take_turn(answers=[answer(sending)])
+        assert (len(result.closed), result.sendings) == (1, [])
         assert await store.resume(OUTBOX)
-        turned = await dispatcher.turn()
-        assert (turned.paused, bodies(turned.sendings)) == (False, [b"2", b"3"])
+        result = await dispatcher.take_turn()
+        assert (result.paused, bodies(result.sendings)) == (False, [b"2", b"3"])
 
     async def test_commands_are_listed_by_page_state_and_device(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             numbers = db.add([new(f"d{n % 2}", b"%d" % n) for n in range(6)])
-        await dispatcher.turn()
+        await dispatcher.take_turn()
         assert [entry.id for entry in await store.commands(OUTBOX)] == numbers
         assert [entry.id for entry in await store.commands(OUTBOX, after=numbers[1], limit=2)] == numbers[2:4]
         newest = await store.commands(OUTBOX, limit=2, newest=True)
@@ -1368,7 +1372,7 @@ class OutboxConformance:
     ) -> None:
         with begin() as db:
             db.add([new(f"d{n}") for n in (1, 1, 2, 3)])
-        await dispatcher.turn(seen={"d2": NOW - 5, "d4": NOW - 500}, away={"d4"})
+        await dispatcher.take_turn(seen={"d2": NOW - 5, "d4": NOW - 500}, away={"d4"})
         statuses = await store.devices(OUTBOX)
         told = [(s.device, s.phases, s.waiting, s.seen_at, s.away) for s in statuses]
         assert told == [
@@ -1380,7 +1384,7 @@ class OutboxConformance:
         assert all(status.shard == shard_of(status.device, SHARDS) for status in statuses)
         assert await store.devices(OUTBOX, after="d1", limit=2) == statuses[1:3]
         assert await store.devices(OUTBOX, device="d3") == statuses[2:3]
-        await dispatcher.turn(seen={"d4": NOW})
+        await dispatcher.take_turn(seen={"d4": NOW})
         [status] = await store.devices(OUTBOX, device="d4")
         assert (status.seen_at, status.away) == (NOW, False)
 
@@ -1390,9 +1394,9 @@ class OutboxConformance:
         with begin() as db:
             db.add([new(f"d{n}") for n in range(5)])
         sendings = await dispatcher.send()
-        await dispatcher.turn(heard=[answer(sending) for sending in sendings[:3]])
+        await dispatcher.take_turn(answers=[answer(sending) for sending in sendings[:3]])
         dispatcher.now += 2
-        await dispatcher.turn(heard=[answer(sendings[3])])
+        await dispatcher.take_turn(answers=[answer(sendings[3])])
         assert await store.expire(OUTBOX, NOW, 10) == 0
         assert await store.expire(OUTBOX, NOW + 1, 2) == 2
         assert await store.expire(OUTBOX, NOW + 1, 2) == 1
@@ -1405,7 +1409,7 @@ class OutboxConformance:
         with begin() as db:
             ids = db.add([new(f"d{n}") for n in range(3)])
         sendings = await dispatcher.send()
-        await dispatcher.turn(heard=[answer(sending) for sending in sendings])
+        await dispatcher.take_turn(answers=[answer(sending) for sending in sendings])
         assert await store.expire(OUTBOX, NOW + 1, 2, archive=True) == 2
         assert await store.expire(OUTBOX, NOW + 1, 2, archive=True) == 1
         assert await store.expire(OUTBOX, NOW + 1, 2, archive=True) == 0
@@ -1420,7 +1424,7 @@ class OutboxConformance:
         with begin() as db:
             db.add([new(f"d{n}", lane=lane) for n in range(4) for lane in range(2)])
         away = {"d1", "d3"}
-        await dispatcher.turn(seen={"d0": NOW - 5, "d1": NOW - 500, "d3": None, "d9": NOW}, away=away)
+        await dispatcher.take_turn(seen={"d0": NOW - 5, "d1": NOW - 500, "d3": None, "d9": NOW}, away=away)
         known = [each for shard in range(SHARDS) for each in await store.known(OUTBOX, shard)]
         assert sorted((each.device, each.seen_at, each.away) for each in known) == [
             ("d0", NOW - 5, False),
@@ -1431,7 +1435,7 @@ class OutboxConformance:
         assert all(shard_of(each.device, SHARDS) == 0 for each in await store.known(OUTBOX, 0)), (
             "each shard has its own"
         )
-        await dispatcher.turn(seen={"d1": None}, away=away)
+        await dispatcher.take_turn(seen={"d1": None}, away=away)
         [status] = await store.devices(OUTBOX, device="d1")
         assert (status.seen_at, status.away) == (NOW - 500, True), "what was seen stands"
 

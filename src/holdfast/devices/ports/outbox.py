@@ -14,7 +14,7 @@ from zlib import crc32
 import msgspec
 
 from holdfast.devices.rules.device_queue import CommandState, HeadPhase, StoredCommand, shard_of
-from holdfast.devices.rules.device_turn import Rollout, Turn, Turned
+from holdfast.devices.rules.device_turn import Rollout, TurnRequest, TurnResult
 
 OnResult = Callable[[Any, StoredCommand], None]
 """Called in the transaction that closes a command, with what that transaction is written with."""
@@ -155,7 +155,7 @@ class OutboxStore(Protocol):
     async def in_flight(self, outbox: str, shards: Collection[int]) -> int:
         """Count the lanes of devices of these shards in which an answer is waited for."""
 
-    async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
+    async def take_turn(self, request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
         """Take a turn. ``on_result`` is called once for each command that closes, in the same transaction;
         where it fails, the command closes without it, and a later sweep calls it again.
 
@@ -163,8 +163,8 @@ class OutboxStore(Protocol):
         once: the crash may have taken back turns of the last moments that closed nothing."""
 
     async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
-        """Closed commands of these shards whose end is to be told as a brief (``Turn.brief``), in any order.
-        They stand until ``briefed``, whoever dies."""
+        """Closed commands of these shards whose end is to be told as a brief (``TurnRequest.brief``), in any
+        order. They stand until ``briefed``, whoever dies."""
 
     async def briefed(self, outbox: str, told: Sequence[StoredCommand]) -> None:
         """Forget that these ends are to be told. A later end of the same command isn't meant."""

@@ -81,7 +81,9 @@ class HeadPhase(enum.StrEnum):
 
 class Head(msgspec.Struct, frozen=True):
     """The head of one lane of a device. ``command`` is the one that is out (or held after it was), else 0.
-    ``due`` is the wall time at which there is something to do; None if there isn't."""
+    ``due`` is the wall time at which there is something to do; None if there isn't.
+
+    Its moves are ``out``, ``held``, ``resumed``, ``freed`` and ``idle``; nothing else changes its phase."""
 
     device: str
     lane: int
@@ -94,6 +96,30 @@ class Head(msgspec.Struct, frozen=True):
     def pair(self) -> tuple[str, int]:
         """The device and the lane of which it is the head."""
         return self.device, self.lane
+
+    def out(self, command: int, due: float | None) -> Head:
+        """Return it with ``command`` out, whose answer is waited for."""
+        return msgspec.structs.replace(self, phase=HeadPhase.OUT, command=command, due=due)
+
+    def held(self, command: int, due: float) -> Head:
+        """Return it as it waits for its device to come back. ``command`` was out before, unless 0."""
+        return msgspec.structs.replace(self, phase=HeadPhase.HELD, command=command, due=due)
+
+    def resumed(self, shard: int, due: float) -> Head:
+        """Return it as it waits for its turn, which the command that is out comes to first."""
+        return msgspec.structs.replace(self, phase=HeadPhase.WAITING, shard=shard, due=due)
+
+    def freed(self, due: float | None) -> Head:
+        """Return it as it waits for its turn, with no command out."""
+        return msgspec.structs.replace(self, phase=HeadPhase.WAITING, command=0, due=due)
+
+    def idle(self) -> Head:
+        """Return it without anything to do."""
+        return msgspec.structs.replace(self, phase=HeadPhase.IDLE, command=0, due=None)
+
+    def due_by(self, latest: float) -> Head:
+        """Return it with something to do no later than ``latest``."""
+        return msgspec.structs.replace(self, due=min(self.due or latest, latest))
 
 
 class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,6 +296,17 @@ def answers(entry: StoredCommand, device: str, correlation: Correlation) -> bool
     )
 
 
+def is_out(head: Head | None) -> bool:
+    """Return True if the device is waited for. A command may be out although it isn't: its head is held, or
+    waits for its turn after it was."""
+    return head is not None and head.phase is HeadPhase.OUT
+
+
+def has_last_try(head: Head) -> bool:
+    """Return True if a device that answered an earlier try may still have the last one before it."""
+    return head.phase is HeadPhase.OUT and head.due is not None
+
+
 def replaces(newer: StoredCommand, entry: StoredCommand) -> bool:
     """Return True if ``entry`` must not be sent any more, for ``newer`` has the same ``supersede_key``."""
     same = newer.device == entry.device and newer.supersede_key == entry.supersede_key is not None
@@ -299,6 +336,19 @@ def close(
         closed_at=now,
         answer=answer,
         reason=reason or REASONS[cause],
+    )
+
+
+def retry(entry: StoredCommand) -> StoredCommand:
+    """``entry`` scheduled again, without expiry."""
+    return msgspec.structs.replace(
+        entry,
+        state=TABLE[entry.state, Cause.RETRY],
+        spent=0,
+        expires_at=None,
+        closed_at=None,
+        answer=None,
+        reason="",
     )
 
 

@@ -4,7 +4,8 @@ Answers close their commands and free their devices; what was added comes to its
 due are judged; what may go is marked as published. Only after the transaction is anything sent: a crash at
 any step leaves a command that is sent again when its retry interval is over, and none that is forgotten.
 
-The decisions are here; a store provides ``OutboxRows``, which read and write inside its transaction.
+The decisions are here. A dispatcher brings a ``TurnRequest``; a store provides ``OutboxRows``, which read
+``TurnRows`` and write inside its transaction; ``take_turn`` decides, and returns a ``TurnResult``.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ ROUNDS_MAX = 16
 DOUBLINGS_MAX = 16
 
 
-class Heard(msgspec.Struct, frozen=True):
-    """An answer, as it came; or, with a ``reason``, why no try can ever reach the device."""
+class CommandAnswer(msgspec.Struct, frozen=True):
+    """A device's answer to a try; or, with a ``reason``, why no try can ever reach the device."""
 
     device: str
     correlation: Correlation
@@ -115,14 +116,16 @@ class Rollout(msgspec.Struct, frozen=True):
         )
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """The input of a turn that a dispatcher brings.
+class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The events and limits that a dispatcher brings to a turn.
 
     Attributes:
         outbox: whose devices.
         grants: the epochs of the shards that the dispatcher owns.
         sendable: of these, the shards that can send now.
         now: wall time.
+        answers: of devices, since the last turn.
+        unsent: tries that the broker didn't take.
         room: how many more devices may be waited for; below 0 where a shard came with too many.
         rate: how many commands may be sent now.
         limit: how many rows of each kind one turn takes.
@@ -150,7 +153,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     sendable: Collection[int]
     now: float
     patience: Patience = Patience()
-    heard: Sequence[Heard] = ()
+    answers: Sequence[CommandAnswer] = ()
     unsent: Sequence[Unsent] = ()
     room: int = 10_000
     rate: int = 10_000
@@ -178,10 +181,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ready_max(self) -> int:
         """The most devices that it may begin to wait for, if all that it brings frees one."""
-        return min(self.out_max, max(0, self.room) + len(self.heard) + len(self.unsent))
+        return min(self.out_max, max(0, self.room) + len(self.answers) + len(self.unsent))
 
 
-class TurnInput(msgspec.Struct, frozen=True, kw_only=True):
+class TurnRows(msgspec.Struct, frozen=True, kw_only=True):
     """The rows that a turn reads first.
 
     Attributes:
@@ -221,7 +224,7 @@ class Sending(msgspec.Struct, frozen=True):
     counts: bool = True
 
 
-class Turned(msgspec.Struct):
+class TurnResult(msgspec.Struct):
     """The outcome of a turn.
 
     Attributes:
@@ -239,7 +242,7 @@ class Turned(msgspec.Struct):
 
     sendings: list[Sending] = []
     closed: list[StoredCommand] = []
-    strays: list[Heard] = []
+    strays: list[CommandAnswer] = []
     lost: list[int] = []
     freed: int = 0
     repeats: int = 0
@@ -250,9 +253,9 @@ class Turned(msgspec.Struct):
 
 
 class OutboxRows(Protocol):
-    """The rows of one outbox, within a transaction. Only ``look`` may name shards of others."""
+    """The rows of one outbox, within a transaction. Only ``read`` may name shards of others."""
 
-    def look(self, turn: Turn) -> TurnInput:
+    def read(self, request: TurnRequest) -> TurnRows:
         """Read what every turn needs, all at once: a database may be far away."""
 
     def commands(self, ids: Collection[int]) -> Mapping[int, StoredCommand]:
@@ -325,65 +328,67 @@ class OutboxRows(Protocol):
         """Forget all ends that are to be told: nobody listens."""
 
 
-def take(rows: OutboxRows, turn: Turn, random: Callable[[], float]) -> Turned:
+def take_turn(rows: OutboxRows, request: TurnRequest, random: Callable[[], float]) -> TurnResult:
     """Take a turn. ``random`` draws from [0, 1)."""
-    return _Turn(rows, turn, random).take()
+    return _TurnJudge(rows, request, random).judge()
 
 
-class _Turn:
-    def __init__(self, rows: OutboxRows, turn: Turn, random: Callable[[], float]) -> None:
+class _TurnJudge:
+    """Decides one turn, step by step. ``_heads`` and ``_changed`` are its changes until they are stored."""
+
+    def __init__(self, rows: OutboxRows, request: TurnRequest, random: Callable[[], float]) -> None:
         self._rows = rows
-        self._turn = turn
+        self._request = request
         self._random = random
-        self._now = turn.now
+        self._now = request.now
         self._mine: dict[int, int] = {}
-        self._found: TurnInput
+        self._found: TurnRows
         self._heads: dict[Pair, Head] = {}
         self._changed: dict[int, StoredCommand] = {}
         self._freed: dict[Pair, Head] = {}
         self._cancelled: set[int] = set()
         self._unwritten = False
-        self._done = Turned()
+        self._result = TurnResult()
 
-    def take(self) -> Turned:
-        turn, rows, done = self._turn, self._rows, self._done
-        found = rows.look(turn)
-        self._mine = {s: e for s, e in turn.grants.items() if found.epochs.get(s) == e}
-        done.lost = [shard for shard in turn.grants if shard not in self._mine]
-        if turn.shift_s:
-            rows.shift(self._mine, turn.shift_s)
-        if turn.check_dues:
-            slowest_s = max(turn.slow.values(), default=0.0)
-            rows.bring_in(self._mine, turn.now + turn.patience.longest_s(slowest_s))
-        fresh = [shard for shard in turn.fresh if shard in self._mine]
+    def judge(self) -> TurnResult:
+        request, rows, result = self._request, self._rows, self._result
+        found = rows.read(request)
+        self._mine = {s: e for s, e in request.grants.items() if found.epochs.get(s) == e}
+        result.lost = [shard for shard in request.grants if shard not in self._mine]
+        if request.shift_s:
+            rows.shift(self._mine, request.shift_s)
+        if request.check_dues:
+            slowest_s = max(request.slow.values(), default=0.0)
+            rows.bring_in(self._mine, request.now + request.patience.longest_s(slowest_s))
+        fresh = [shard for shard in request.fresh if shard in self._mine]
         if fresh:
-            rows.put_off(fresh, turn.now + turn.patience.interval_s(1, self._random()))
-        if turn.still_out:
+            rows.put_off(fresh, request.now + request.patience.interval_s(1, self._random()))
+        if request.still_out:
             self._stay_out()
-        changed = turn.shift_s or turn.check_dues or fresh or turn.still_out
-        self._found = rows.look(turn) if changed else found
-        done.paused = "" in self._found.paused
+        changed = request.shift_s or request.check_dues or fresh or request.still_out
+        self._found = rows.read(request) if changed else found
+        result.paused = "" in self._found.paused
         self._hear()
         arrived = self._welcome()
         self._cancel()
-        if turn.sweep:
+        if request.sweep:
             self._sweep()
-        if not done.paused:
+        if not result.paused:
             self._ask_again()
         self._send_next(arrived)
         self._store()
-        return done
+        return result
 
     # --- what happened
 
     def _stay_out(self) -> None:
         """Wait for answers from now on, and know of their tries again."""
-        turn, now = self._turn, self._now
-        found = dict(self._rows.commands({each.correlation.command for each in turn.still_out}))
+        request, now = self._request, self._now
+        found = dict(self._rows.commands({each.correlation.command for each in request.still_out}))
         heads = dict(self._rows.heads({entry.pair for entry in found.values()}))
         entries: dict[int, StoredCommand] = {}
         pairs: dict[Pair, None] = {}
-        for correlation in (each.correlation for each in turn.still_out):
+        for correlation in (each.correlation for each in request.still_out):
             entry = found.get(correlation.command)
             if entry is None or entry.shard not in self._mine:
                 continue
@@ -395,8 +400,8 @@ class _Turn:
                 entry = queue.publish(entry, correlation.epoch, now, counts=False)  # it may have been a probe
                 entry = msgspec.structs.replace(entry, tries=correlation.tries)
                 found[entry.id] = entries[entry.id] = entry
-                self._done.freed -= head.phase is not HeadPhase.OUT
-                head = msgspec.structs.replace(head, phase=HeadPhase.OUT, command=entry.id)
+                self._result.freed -= head.phase is not HeadPhase.OUT
+                head = head.out(entry.id, head.due)
             elif not queue.fits(entry, entry.device, correlation):
                 continue
             due = now + self._interval_s(entry)
@@ -409,20 +414,25 @@ class _Turn:
 
     def _hear(self) -> None:
         """Close what was answered, which frees its devices."""
-        turn, found = self._turn, self._found.commands
-        late: list[Heard] = []
-        for heard in turn.heard:
-            entry = self._current(found, heard.correlation)
-            if entry is not None and queue.fits(entry, heard.device, heard.correlation):
-                self._answered(entry, heard)
+        request, found = self._request, self._found.commands
+        late: list[CommandAnswer] = []
+        for answer in request.answers:
+            entry = self._current(found, answer.correlation)
+            if entry is not None and queue.fits(entry, answer.device, answer.correlation):
+                self._answered(entry, answer)
                 self._free_device(entry)
-            elif entry is not None and queue.answers(entry, heard.device, heard.correlation):
-                late.append(heard)
+            elif entry is not None and queue.answers(entry, answer.device, answer.correlation):
+                late.append(answer)
             else:
-                self._done.strays.append(heard)
-        if late:
-            self._hear_late(late)
-        for unsent in turn.unsent:
+                self._result.strays.append(answer)
+        for answer in late:
+            self._hear_late(answer)
+        self._take_back_unsent()
+
+    def _take_back_unsent(self) -> None:
+        """Give back the tries that the broker didn't take, and ask again after a while."""
+        request, found = self._request, self._found.commands
+        for unsent in request.unsent:
             entry = self._current(found, unsent.correlation)
             if entry is None or not queue.fits(entry, entry.device, unsent.correlation):
                 continue
@@ -431,77 +441,68 @@ class _Turn:
                 continue
             spent = max(0, entry.spent - unsent.spent)
             self._changed[entry.id] = msgspec.structs.replace(entry, spent=spent)
-            if not unsent.certain or not self._is_out(entry.pair):
+            if not unsent.certain or not queue.is_out(self._head(entry.pair)):
                 continue  # what isn't waited for any more has its turn again anyway
-            head = Head(entry.device, entry.lane, entry.shard, HeadPhase.HELD, entry.id)
-            if entry.device in turn.away:
-                self._put(msgspec.structs.replace(head, due=self._now + turn.patience.probe_s))
-                self._done.freed += 1
+            head = Head(entry.device, entry.lane, entry.shard)
+            if entry.device in request.away:
+                self._put(head.held(entry.id, self._now + request.patience.probe_s))
+                self._result.freed += 1
             else:
                 refusals = min(entry.tries - entry.spent, DOUBLINGS_MAX)
-                due = self._now + min(turn.pause_s * 2.0**refusals, turn.patience.retry_max_s)
-                self._put(msgspec.structs.replace(head, phase=HeadPhase.OUT, due=due))
+                due = self._now + min(request.pause_s * 2.0**refusals, request.patience.retry_max_s)
+                self._put(head.out(entry.id, due))
 
     def _refused(self, entry: StoredCommand, unsent: Unsent) -> None:
         """Count a try that the broker refused; after the last one the command has failed, else its retry
         interval stands."""
         spent = entry.spent + (not unsent.spent)
         entry = msgspec.structs.replace(entry, spent=spent, reason=unsent.refusal)
-        if spent < self._turn.patience.max_tries:
+        if spent < self._request.patience.max_tries:
             self._changed[entry.id] = entry
         else:
             self._close(entry, Cause.GIVE_UP, reason=unsent.refusal)
             self._free_device(entry)
 
-    def _hear_late(self, late: Sequence[Heard]) -> None:
-        """An answer to an earlier try closes the command, for its device has done it. But the device has the
-        last try still before it, and takes one at a time: it is given an interval, or until it answers that
-        one too."""
-        for heard in late:
-            entry = self._current(self._found.commands, heard.correlation)
-            assert entry is not None
-            head = self._head(entry.pair)
-            if entry.state is CommandState.PUBLISHED and head is not None:
-                self._answered(entry, heard)
-                self._done.late += 1
-                if head.phase is HeadPhase.OUT and head.due is not None:
-                    due = min(head.due, self._now + self._interval_s(entry, 1))
-                    self._put(msgspec.structs.replace(head, due=due))
-                else:
-                    self._free(head, was_out=False)
-            elif head and entry.pair not in self._freed and _waits_for(head, entry, heard.correlation):
-                self._free(head, was_out=True)
+    def _hear_late(self, answer: CommandAnswer) -> None:
+        """Take an answer to an earlier try. It closes the command, for its device has done it. But the device
+        has the last try still before it, and takes one at a time: it is given an interval, or until it
+        answers that one too."""
+        entry = self._current(self._found.commands, answer.correlation)
+        assert entry is not None
+        head = self._head(entry.pair)
+        if entry.state is CommandState.PUBLISHED and head is not None:
+            self._answered(entry, answer)
+            self._result.late += 1
+            if queue.has_last_try(head):
+                self._put(head.due_by(self._now + self._interval_s(entry, 1)))
             else:
-                self._done.strays.append(heard)
+                self._free(head, was_out=queue.is_out(head))
+        elif head and entry.pair not in self._freed and _waits_for(head, entry, answer.correlation):
+            self._free(head, was_out=True)
+        else:
+            self._result.strays.append(answer)
 
-    def _answered(self, entry: StoredCommand, heard: Heard) -> None:
-        cause = Cause.ANSWER if heard.ok else Cause.REFUSE
-        self._close(entry, cause, answer=heard.body, reason=heard.reason)
+    def _answered(self, entry: StoredCommand, answer: CommandAnswer) -> None:
+        cause = Cause.ANSWER if answer.ok else Cause.REFUSE
+        self._close(entry, cause, answer=answer.body, reason=answer.reason)
 
     def _interval_s(self, entry: StoredCommand, spent: int | None = None) -> float:
         """Return how many seconds to wait for the answer to the last try of ``entry``; where ``spent`` is
         given, as if it had spent so many tries."""
-        slow_s = self._turn.slow.get(entry.device, 0.0)
+        slow_s = self._request.slow.get(entry.device, 0.0)
         spent = entry.spent if spent is None else spent
-        return self._turn.patience.interval_s(spent, self._random(), slow_s)
+        return self._request.patience.interval_s(spent, self._random(), slow_s)
 
     def _free_device(self, entry: StoredCommand) -> None:
-        self._free(Head(entry.device, entry.lane, entry.shard), was_out=self._is_out(entry.pair))
+        was_out = queue.is_out(self._head(entry.pair))
+        self._free(Head(entry.device, entry.lane, entry.shard), was_out=was_out)
 
     def _free(self, head: Head, *, was_out: bool) -> None:
-        self._freed[head.pair] = msgspec.structs.replace(
-            head, phase=HeadPhase.WAITING, command=0, due=self._now
-        )
-        self._done.freed += was_out
+        self._freed[head.pair] = head.freed(self._now)
+        self._result.freed += was_out
 
     def _head(self, pair: Pair) -> Head | None:
         return self._heads.get(pair) or self._found.heads.get(pair)
-
-    def _is_out(self, pair: Pair) -> bool:
-        """Return True if the device is waited for. A command may be out although it isn't: its head is held,
-        or waits for its turn after it was."""
-        head = self._head(pair)
-        return head is not None and head.phase is HeadPhase.OUT
 
     def _current(self, found: Mapping[int, StoredCommand], correlation: Correlation) -> StoredCommand | None:
         entry = self._changed.get(correlation.command) or found.get(correlation.command)
@@ -509,9 +510,9 @@ class _Turn:
 
     def _welcome(self) -> list[Head]:
         """Heads whose devices have new commands or have come back, and have nothing else under way."""
-        turn, rows, found = self._turn, self._rows, self._found
+        request, rows, found = self._request, self._rows, self._found
         arrivals = self._move(arrival for arrival in found.arrivals if arrival.shard in self._mine)
-        self._done.more |= len(found.arrivals) >= turn.limit
+        self._result.more |= len(found.arrivals) >= request.limit
         if arrivals:
             rows.drop(arrivals)
         if replacing := [arrival for arrival in arrivals if arrival.supersede_key is not None]:
@@ -522,22 +523,23 @@ class _Turn:
         for pair, mark in marks.items():
             head = found.heads.get(pair) or Head(mark.device, mark.lane, mark.shard)
             # What is held though its device is there was held by a pause, which may be over.
-            resumed = head.phase is HeadPhase.HELD and head.device not in turn.away
+            resumed = head.phase is HeadPhase.HELD and head.device not in request.away
             if head.phase in (HeadPhase.IDLE, HeadPhase.WAITING) or (resumed and pair not in self._freed):
-                phase, shard = HeadPhase.WAITING, mark.shard
-                arrived.append(msgspec.structs.replace(head, phase=phase, shard=shard, due=self._now))
+                arrived.append(head.resumed(mark.shard, self._now))
         arrived += [
-            msgspec.structs.replace(head, phase=HeadPhase.WAITING, due=self._now)
+            head.resumed(head.shard, self._now)
             for head in found.held
             if head.shard in self._mine and head.pair not in self._freed
         ]
-        seen = turn.seen
-        if self._done.lost:  # their next owners know better
+        seen = request.seen
+        if self._result.lost:  # their next owners know better
             seen = {
-                device: at for device, at in seen.items() if queue.shard_of(device, turn.shards) in self._mine
+                device: at
+                for device, at in seen.items()
+                if queue.shard_of(device, request.shards) in self._mine
             }
         if seen:
-            rows.save_seen(seen, turn.away)
+            rows.save_seen(seen, request.away)
         return arrived
 
     def _move(self, arrivals: Iterable[Arrival]) -> list[Arrival]:
@@ -546,15 +548,15 @@ class _Turn:
         moved = []
         own = []
         for arrival in arrivals:
-            shard = queue.shard_of(arrival.device, self._turn.shards)
+            shard = queue.shard_of(arrival.device, self._request.shards)
             if shard == arrival.shard:
                 own.append(arrival)
             else:
                 moved.append(msgspec.structs.replace(arrival, shard=shard))
         if moved:
             self._rows.move(moved)
-            self._done.moved += sorted({arrival.device for arrival in moved})
-            self._done.more = True
+            self._result.moved += sorted({arrival.device for arrival in moved})
+            self._result.more = True
         return own
 
     def _cancel(self) -> None:
@@ -563,7 +565,7 @@ class _Turn:
         if not cancels:
             return
         self._write_first()
-        limit = self._turn.limit
+        limit = self._request.limit
         meant = self._rows.meant(cancels, limit)
         for entry in meant:
             self._close(entry, Cause.CANCEL)
@@ -571,15 +573,15 @@ class _Turn:
             self._rows.drop_cancels(cancels)
         else:  # the marks stand until nothing is left that they mean; until then nothing else goes
             self._cancelled = {cancel.shard for cancel in cancels}
-        self._done.more |= len(meant) >= limit or len(self._found.cancels) >= limit
+        self._result.more |= len(meant) >= limit or len(self._found.cancels) >= limit
 
     def _sweep(self) -> None:
         self._write_first()
         if 0 in self._mine:
-            self._rows.gather_cancels(self._turn.shards)
-            self._move(self._rows.astray(self._turn.shards, self._turn.limit))
-        overdue = self._rows.overdue(self._mine, self._now, self._turn.limit)
-        self._done.more |= len(overdue) >= self._turn.limit
+            self._rows.gather_cancels(self._request.shards)
+            self._move(self._rows.astray(self._request.shards, self._request.limit))
+        overdue = self._rows.overdue(self._mine, self._now, self._request.limit)
+        self._result.more |= len(overdue) >= self._request.limit
         for entry in overdue:
             expired = entry.expires_at is not None and entry.expires_at <= self._now
             if expired:
@@ -591,8 +593,8 @@ class _Turn:
 
     def _ask_again(self) -> None:
         """Judge commands whose answer is due."""
-        turn, out = self._turn, self._found.out
-        self._done.more |= 0 < turn.out_max <= len(out)
+        request, out = self._request, self._found.out
+        self._result.more |= 0 < request.out_max <= len(out)
         due = [
             head
             for head in out
@@ -603,20 +605,24 @@ class _Turn:
             entry = self._changed.get(head.command) or found.get(head.command)
             if entry is None or entry.state is not CommandState.PUBLISHED or not self._proceed(entry, head):
                 self._free(head, was_out=True)
-        self._done.repeats = len(self._done.sendings)
+        self._result.repeats = len(self._result.sendings)
 
     def _send_next(self, arrived: list[Head]) -> None:
         """Fill what room there is with the next commands of the heads that are due, the longest first."""
-        turn = self._turn
-        room = min(turn.room + self._done.freed, turn.rate - len(self._done.sendings), turn.limit)
-        sendable = [shard for shard in self._mine if shard in turn.sendable and shard not in self._cancelled]
-        if self._done.paused:
+        request = self._request
+        room = min(
+            request.room + self._result.freed, request.rate - len(self._result.sendings), request.limit
+        )
+        sendable = [
+            shard for shard in self._mine if shard in request.sendable and shard not in self._cancelled
+        ]
+        if self._result.paused:
             sendable = []
         due: dict[Pair, Head] = {}
         if sendable and room > 0:
             ready = [head for head in self._found.ready if head.shard in self._mine]
             due = {head.pair: head for head in ready[:room] if head.pair not in self._freed}
-            self._done.more |= len(self._found.ready) >= min(room, turn.ready_max)
+            self._result.more |= len(self._found.ready) >= min(room, request.ready_max)
         fresh = {head.pair: head for head in arrived} | self._freed
         for pair, head in fresh.items():
             due.setdefault(pair, head)
@@ -657,44 +663,43 @@ class _Turn:
                         self._close(entry, Cause.CANCEL, reason="its rollout was aborted")
                         again[pair] = head
                     elif not self._proceed(entry, head, rollout):
-                        again[pair] = msgspec.structs.replace(head, phase=HeadPhase.WAITING, command=0)
+                        again[pair] = head.freed(head.due)
                 elif entry is not None:
-                    self._put(msgspec.structs.replace(head, phase=HeadPhase.WAITING, command=0, due=entry))
+                    self._put(head.freed(entry))
                 else:
-                    self._put(msgspec.structs.replace(head, phase=HeadPhase.IDLE, command=0, due=None))
+                    self._put(head.idle())
             going = again
         for head in going.values():  # the next turn goes on with them
             self._put(head)
-            self._done.more = True
+            self._result.more = True
 
     def _proceed(self, entry: StoredCommand, head: Head, rollout: Rollout | None = None) -> bool:
         """Do with the command what its verdict says; False if that closed it. ``rollout`` is the one whose
         rate counts, at its first try."""
-        turn, now = self._turn, self._now
+        request, now = self._request, self._now
         # Another program may have written the row, and one command must not hold up all others.
-        shard = queue.shard_of(entry.device, turn.shards)
+        shard = queue.shard_of(entry.device, request.shards)
         spoilt = entry.spoilt or ("" if entry.shard == shard else "its row names a shard of other devices")
         if spoilt:
             cause = Cause.CANCEL if entry.state is CommandState.SCHEDULED else Cause.GIVE_UP
             self._close(entry, cause, reason=spoilt)
             return False
         if head.shard != shard:  # it is its own shard's to send
-            self._done.freed += head.phase is HeadPhase.OUT
-            self._put(msgspec.structs.replace(head, shard=shard, phase=HeadPhase.WAITING, due=now))
+            self._result.freed += head.phase is HeadPhase.OUT
+            self._put(head.resumed(shard, now))
             return True
-        away = entry.device in turn.away
+        away = entry.device in request.away
         phase = HeadPhase.HELD if head.phase is HeadPhase.HELD else HeadPhase.WAITING
         paused = entry.device in self._found.paused
-        verdict = queue.judge(entry, phase, now, away=away, patience=turn.patience, paused=paused)
+        verdict = queue.judge(entry, phase, now, away=away, patience=request.patience, paused=paused)
         match verdict:
             case HeadVerdict.EXPIRE | HeadVerdict.GIVE_UP:
                 self._close(entry, Cause.EXPIRE if verdict is HeadVerdict.EXPIRE else Cause.GIVE_UP)
                 return False
             case HeadVerdict.HOLD:
                 out = entry.id if entry.state is CommandState.PUBLISHED else 0
-                self._done.freed += head.phase is HeadPhase.OUT
-                due = now + turn.patience.probe_s
-                self._put(msgspec.structs.replace(head, phase=HeadPhase.HELD, command=out, due=due))
+                self._result.freed += head.phase is HeadPhase.OUT
+                self._put(head.held(out, now + request.patience.probe_s))
             case _:  # send, or probe
                 counts = verdict is HeadVerdict.SEND
                 if wait_until := self._wait_until(head.pair, rollout):
@@ -706,19 +711,19 @@ class _Turn:
 
     def _wait_until(self, pair: Pair, rollout: Rollout | None) -> float:
         """Return when to ask again (wall time), if a rate holds back what is next for ``pair``; else 0."""
-        turn, now = self._turn, self._now
-        if rollout is not None and rollout.rate is not None and turn.rollouts is not None:
-            wait_until = turn.rollouts.wait_until(rollout.id, rollout.rate, pair, now)
+        request, now = self._request, self._now
+        if rollout is not None and rollout.rate is not None and request.rollouts is not None:
+            wait_until = request.rollouts.wait_until(rollout.id, rollout.rate, pair, now)
             if wait_until:
                 return wait_until
-        return turn.groups.wait_until(pair, now) if turn.groups is not None else 0.0
+        return request.groups.wait_until(pair, now) if request.groups is not None else 0.0
 
     def _send(self, entry: StoredCommand, head: Head, *, counts: bool) -> None:
         due = self._now + self._interval_s(entry)
         correlation = Correlation(entry.epoch, entry.id, entry.tries)
         self._changed[entry.id] = entry
-        self._put(msgspec.structs.replace(head, phase=HeadPhase.OUT, command=entry.id, due=due))
-        self._done.sendings.append(
+        self._put(head.out(entry.id, due))
+        self._result.sendings.append(
             Sending(
                 device=entry.device,
                 shard=entry.shard,
@@ -739,7 +744,7 @@ class _Turn:
         self._unwritten |= entry.state is CommandState.SCHEDULED
         closed = queue.close(entry, cause, self._now, answer=answer, reason=reason)
         self._changed[entry.id] = closed
-        self._done.closed.append(closed)
+        self._result.closed.append(closed)
 
     def _put(self, head: Head) -> None:
         self._heads[head.pair] = head
@@ -760,16 +765,16 @@ class _Turn:
         if self._heads:
             self._rows.save_heads(list(self._heads.values()))
         counts: dict[int, tuple[int, int]] = {}
-        for entry in self._done.closed:
+        for entry in self._result.closed:
             if entry.rollout is not None:
                 done, failed = counts.get(entry.rollout, (0, 0))
                 bad = entry.state in (CommandState.FAILED, CommandState.EXPIRED)
                 counts[entry.rollout] = (done + (not bad), failed + bad)
         if counts:
             self._rows.save_rollouts(counts)
-        if self._turn.brief and self._done.closed:
-            self._rows.save_briefs(self._done.closed)
-        elif self._turn.sweep and not self._turn.brief:
+        if self._request.brief and self._result.closed:
+            self._rows.save_briefs(self._result.closed)
+        elif self._request.sweep and not self._request.brief:
             self._rows.drop_briefs(self._mine)
 
     def _rollouts(self, entries: Iterable[StoredCommand | float]) -> Mapping[int, Rollout]:

@@ -23,7 +23,7 @@ from holdfast.devices.conformance.outbox import (
     new,
 )
 from holdfast.devices.rules.device_queue import CommandState, StoredCommand
-from holdfast.devices.rules.device_turn import Turn
+from holdfast.devices.rules.device_turn import TurnRequest
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 from holdfast.devices.services.sqlalchemy.rows import COLUMNS
 from holdfast.devices.services.sqlalchemy.rows import entry as archived
@@ -79,7 +79,7 @@ class SqlConformance(OutboxConformance):
         with begin() as db:
             [number] = db.add([new("d1", b"\x00body", trace_id="t-1", dedupe_key="k")])
         [sending] = await dispatcher.send()
-        await dispatcher.turn(heard=[answer(sending, b"\xffok")])
+        await dispatcher.take_turn(answers=[answer(sending, b"\xffok")])
         entry = await store.command(number)
         await store.expire(OUTBOX, NOW + 1, 10, archive=True)
         with business.connect() as connection:
@@ -112,15 +112,19 @@ class SqlConformance(OutboxConformance):
         with begin() as db:
             ids = db.add([new(f"d{n}", b"%d" % n) for n in range(3)])
         heard = [answer(sending) for sending in await dispatcher.send()]
-        turn = Turn(outbox=OUTBOX, shards=SHARDS, grants=dispatcher.grants, sendable=[], now=NOW, heard=heard)
-        sweep = Turn(outbox=OUTBOX, shards=SHARDS, grants=dispatcher.grants, sendable=[], now=NOW, sweep=True)
+        request = TurnRequest(
+            outbox=OUTBOX, shards=SHARDS, grants=dispatcher.grants, sendable=[], now=NOW, answers=heard
+        )
+        sweep = TurnRequest(
+            outbox=OUTBOX, shards=SHARDS, grants=dispatcher.grants, sendable=[], now=NOW, sweep=True
+        )
         try:
-            assert len((await store.turn(turn, on_result)).closed) == 3
+            assert len((await store.take_turn(request, on_result)).closed) == 3
             assert await store.counts(OUTBOX) == {CommandState.ACKNOWLEDGED: 3}
-            await store.turn(sweep, on_result)
+            await store.take_turn(sweep, on_result)
             assert noted(business) == [ids[0], ids[2]]
             failing = False
-            await store.turn(sweep, on_result)
+            await store.take_turn(sweep, on_result)
             assert noted(business) == ids
         finally:
             with business.begin() as connection:
@@ -155,7 +159,7 @@ class SqlConformance(OutboxConformance):
     ) -> None:
         with begin() as db:
             db.add([new(f"d{n:03}") for n in range(100) for _ in range(1 + n % 3)])
-        await dispatcher.turn()
+        await dispatcher.take_turn()
         asked: list[tuple[str, Any]] = []
         event.listen(store._engine, "before_cursor_execute", lambda *a: asked.append((a[2], a[3])))
         assert len(await store.devices(OUTBOX, limit=2)) == 2
@@ -202,11 +206,11 @@ class TestPostgresqlOutbox(SqlConformance):
             db.add([new("d1", b"out", supersede_key="951"), new("d1", b"other")])
         [sending] = await dispatcher.send()
         assert sending.body == b"out"
-        [sending] = await dispatcher.send(heard=[answer(sending)])
+        [sending] = await dispatcher.send(answers=[answer(sending)])
         slow.__exit__(None, None, None)
-        turned = await dispatcher.turn(heard=[answer(sending)])
-        assert [(e.id, e.state) for e in turned.closed[1:]] == [(old, CommandState.SUPERSEDED)]
-        assert turned.sendings == [], "who was taken off must not come in again"
+        result = await dispatcher.take_turn(answers=[answer(sending)])
+        assert [(e.id, e.state) for e in result.closed[1:]] == [(old, CommandState.SUPERSEDED)]
+        assert result.sendings == [], "who was taken off must not come in again"
 
     async def test_taking_back_waits_for_nobody_and_nobody_for_it(
         self, dispatcher: ManualDispatcher, begin: Begin
@@ -218,8 +222,8 @@ class TestPostgresqlOutbox(SqlConformance):
         first = await dispatcher.send()
         assert bodies(first) == [b"1", b"2"], "it isn't committed yet"
         open_still.__exit__(None, None, None)
-        turned = await dispatcher.turn(heard=[answer(each) for each in first])
-        assert {entry.state for entry in turned.closed} == {CommandState.ACKNOWLEDGED}
+        result = await dispatcher.take_turn(answers=[answer(each) for each in first])
+        assert {entry.state for entry in result.closed} == {CommandState.ACKNOWLEDGED}
 
     async def test_a_round_of_sending_is_three_messages_to_postgresql(
         self, dispatcher: ManualDispatcher, begin: Begin
@@ -234,8 +238,8 @@ class TestPostgresqlOutbox(SqlConformance):
             sendings = await dispatcher.send()
         assert (len(sendings), sent.call_count) == (50, 3)
         with spied as sent:
-            turned = await dispatcher.turn(heard=[answer(each) for each in sendings], tell=False)
-        assert (len(turned.closed), len(turned.sendings), sent.call_count) == (50, 1, 3)
+            result = await dispatcher.take_turn(answers=[answer(each) for each in sendings], tell=False)
+        assert (len(result.closed), len(result.sendings), sent.call_count) == (50, 1, 3)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from sqlalchemy import Engine, text
 
 from holdfast import App
 from holdfast.devices.rules.device_queue import CommandState, StoredCommand
-from holdfast.devices.rules.device_turn import Heard, Turn
+from holdfast.devices.rules.device_turn import CommandAnswer, TurnRequest
 from holdfast.devices.rules.dialect import PlainDialect
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
@@ -100,27 +100,27 @@ async def test_a_server_that_dies_is_unavailable_and_comes_back(
     store = SqlOutbox(postgresql_server.url, SystemClock())
     await store.prepare("doors", 1)
     epoch = await store.open("doors", 0, 0, "me")
-    turn = Turn(outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=0.0)
-    await store.turn(turn)
+    request = TurnRequest(outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=0.0)
+    await store.take_turn(request)
     await store.arrived("doors", 0.01)
     postgresql_server.kill()
     with pytest.raises(Unavailable):
-        await store.turn(turn)
+        await store.take_turn(request)
     await postgresql_server.start()
     await store.add(
         App("office").outbox("doors", dialect=PlainDialect()).new([{"device": "d1", "command": b""}])
     )
-    [sending] = (await store.turn(msgspec.structs.replace(turn, sweep=True))).sendings
-    answered = msgspec.structs.replace(turn, heard=[Heard("d1", sending.correlation)])
+    [sending] = (await store.take_turn(msgspec.structs.replace(request, sweep=True))).sendings
+    answered = msgspec.structs.replace(request, answers=[CommandAnswer("d1", sending.correlation)])
 
     def die_first(db: Any, entry: StoredCommand) -> None:
         postgresql_server.kill()
         db.execute(text("SELECT 1"))
 
     with pytest.raises(Unavailable, match="on_result"):
-        await store.turn(answered, die_first)
+        await store.take_turn(answered, die_first)
     await postgresql_server.start()
-    assert len((await store.turn(answered, lambda db, entry: None)).closed) == 1
+    assert len((await store.take_turn(answered, lambda db, entry: None)).closed) == 1
     await store.close()
 
 
@@ -137,7 +137,7 @@ async def test_a_server_that_is_gone_without_a_word_is_given_up(postgresql_serve
 async def test_a_full_disk_of_the_server_is_unavailable(postgresql_server: PostgresqlServer) -> None:
     store, outbox = SqlOutbox(postgresql_server.url, SystemClock()), App("office").outbox("doors")
     await store.prepare("doors", 1)
-    turn = Turn(
+    request = TurnRequest(
         outbox="doors", shards=1, grants={0: await store.open("doors", 0, 0, "me")}, sendable=[0], now=0.0
     )
     await store.add(outbox.new([{"device": "d1", "command": {}}]))
@@ -146,11 +146,11 @@ async def test_a_full_disk_of_the_server_is_unavailable(postgresql_server: Postg
         with pytest.raises(Unavailable, match="disk_full"):
             await store.add(outbox.new([{"device": "d1", "command": {}}]))
         with pytest.raises(Unavailable):
-            await store.turn(turn)
+            await store.take_turn(request)
         with pytest.raises(Unavailable, match="disk_full"):
-            await store.turn(turn)
+            await store.take_turn(request)
         connection.execute(full_disk.ROOM)
-    [sending] = (await store.turn(turn)).sendings
+    [sending] = (await store.take_turn(request)).sendings
     assert sending.correlation.tries == 1
     assert len(await store.commands("doors")) == 1
     await store.close()
@@ -193,8 +193,8 @@ async def test_an_end_is_on_sqlites_disk_before_anybody_hears_of_it(
     store = SqlOutbox(url, SystemClock())
     await store.prepare("doors", 1)
     epoch = await store.open("doors", 0, 0, "me")
-    turn = Turn(outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=1.0, brief=True)
-    later = msgspec.structs.replace(turn, now=100.0)
+    request = TurnRequest(outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=1.0, brief=True)
+    later = msgspec.structs.replace(request, now=100.0)
     synced: list[int] = []
     asked, go_on = threading.Event(), threading.Event()
 
@@ -208,9 +208,9 @@ async def test_an_end_is_on_sqlites_disk_before_anybody_hears_of_it(
 
     monkeypatch.setattr(os, "fsync", sync)
     await store.add(outbox.new([{"device": "d1", "command": b""}]))
-    assert len((await store.turn(turn)).sendings) == 1
+    assert len((await store.take_turn(request)).sendings) == 1
     assert synced == [], "what was only sent need not be"
-    ending = asyncio.create_task(store.turn(later))
+    ending = asyncio.create_task(store.take_turn(later))
     assert await asyncio.to_thread(asked.wait, LIMIT_S)
     briefs = asyncio.create_task(store.briefs("doors", [0], 10))
     done, _ = await asyncio.wait([ending, briefs], timeout=0.1)
@@ -222,9 +222,9 @@ async def test_an_end_is_on_sqlites_disk_before_anybody_hears_of_it(
     monkeypatch.setattr(os, "fsync", fail)
     await store.add(outbox.new([{"device": "d2", "command": b""}]))
     with pytest.raises(OutcomeUnknown, match=r"app\.db: the disk didn't confirm a commit"):
-        await store.turn(later)
+        await store.take_turn(later)
     await store.close()
     store = SqlOutbox(url, SystemClock(), durability="normal")
     await store.add(outbox.new([{"device": "d3", "command": b""}]))
-    assert len((await store.turn(later)).closed) == 1
+    assert len((await store.take_turn(later)).closed) == 1
     await store.close()

@@ -82,11 +82,11 @@ async def test_a_dispatcher_sends_and_closes_them(store: SqlOutbox, engine: Engi
     for shard, epoch in standing.items():
         dispatcher.grants[shard] = await store.open(OUTBOX, shard, epoch, "member")
     dispatcher.now = time.time()
-    turned = await dispatcher.turn()
-    assert [entry.state for entry in turned.closed] == [CommandState.SUPERSEDED]
-    [sending] = turned.sendings
+    result = await dispatcher.take_turn()
+    assert [entry.state for entry in result.closed] == [CommandState.SUPERSEDED]
+    [sending] = result.sendings
     assert sending.body == b'{"n": 2}'
-    assert len((await dispatcher.turn(heard=[answer(sending)])).closed) == 1
+    assert len((await dispatcher.take_turn(answers=[answer(sending)])).closed) == 1
 
 
 async def test_a_dispatcher_is_woken_by_them(store: SqlOutbox, engine: Engine) -> None:
@@ -202,12 +202,12 @@ async def test_a_spoilt_command_of_sqlite_fails_alone(store: SqlOutbox, engine: 
     add(engine, device="d1", supersede_key="other", body="next")
     add(engine, device="d2", supersede_key="k")
     dispatcher = await owner_of_all(store)
-    turned = await dispatcher.turn(brief=True)
-    assert sorted((sending.device, sending.body) for sending in turned.sendings) == [
+    result = await dispatcher.take_turn(brief=True)
+    assert sorted((sending.device, sending.body) for sending in result.sendings) == [
         ("d1", b"next"),
         ("d2", b'{"open": true}'),
     ]
-    [closed] = turned.closed
+    [closed] = result.closed
     assert (closed.id, closed.state) == (1, CommandState.FAILED)
     assert "its row" in closed.reason
     for told in await store.briefs(OUTBOX, range(SHARDS), 10):
@@ -278,10 +278,10 @@ async def test_a_spoilt_cancellation_of_sqlite_is_named_and_dropped(
     assert await store.cancel_all(OUTBOX, device="d2") == 1
     dispatcher = await owner_of_all(store)
     with capture_logs() as lines:
-        turned = await dispatcher.turn()
-        await dispatcher.turn()
-    assert [entry.device for entry in turned.closed] == ["d2"]
-    assert [sending.device for sending in turned.sendings] == ["d1"]
+        result = await dispatcher.take_turn()
+        await dispatcher.take_turn()
+    assert [entry.device for entry in result.closed] == ["d2"]
+    assert [sending.device for sending in result.sendings] == ["d1"]
     [line] = lines
     assert (line["table"], line["row"][:3]) == ("holdfast_outbox_cancel", "1, ")
 
@@ -292,14 +292,14 @@ async def test_a_device_that_another_number_of_shards_has_left_elsewhere_goes_on
 ) -> None:
     add(engine, device="d1", body="first", supersede_key="k")
     dispatcher = await owner_of_all(store)
-    [sending] = (await dispatcher.turn()).sendings
+    [sending] = (await dispatcher.take_turn()).sendings
     if late:
-        await dispatcher.turn(heard=[answer(sending)])
+        await dispatcher.take_turn(answers=[answer(sending)])
     with engine.begin() as connection:
         connection.execute(text(f"UPDATE holdfast_outbox_head SET shard = {(sending.shard + 1) % SHARDS}"))
     add(engine, device="d1", body="second", supersede_key="k")
     dispatcher.now = sending.due
-    sent = [*(await dispatcher.turn()).sendings, *(await dispatcher.turn()).sendings]
+    sent = [*(await dispatcher.take_turn()).sendings, *(await dispatcher.take_turn()).sendings]
     assert [(each.body, each.shard) for each in sent] == [(b"second" if late else b"first", sending.shard)]
     assert await store.in_flight(OUTBOX, [sending.shard]) == 1
 
@@ -369,7 +369,7 @@ async def test_spoilt_heads_and_signs_of_life_leave_the_list_of_devices(
     for device in ("d1", "d2"):
         add(engine, device=device)
     dispatcher = await owner_of_all(store)
-    await dispatcher.turn(seen={"d1": 5.0, "d2": 6.0})
+    await dispatcher.take_turn(seen={"d1": 5.0, "d2": 6.0})
     spoil = ["UPDATE holdfast_outbox_head SET phase = 'gone' WHERE device = 'd1'"]
     if engine.dialect.name == "sqlite":
         spoil.append("UPDATE holdfast_outbox_device SET seen_at = 'abc' WHERE device = 'd1'")
@@ -393,7 +393,7 @@ async def test_an_end_whose_time_was_spoilt_is_told_once(
     add(engine, device="d1")
     dispatcher = await owner_of_all(store)
     [sending] = await dispatcher.send()
-    await dispatcher.turn(heard=[answer(sending)], brief=True)
+    await dispatcher.take_turn(answers=[answer(sending)], brief=True)
     with engine.begin() as connection:
         connection.execute(text(f"UPDATE holdfast_outbox_{spoil}"))
     ends = await store.briefs(OUTBOX, range(SHARDS), 10)
@@ -423,7 +423,7 @@ async def test_text_of_sqlite_that_is_none_holds_up_one_turn_at_most(
         connection.execute(text(spoil))
     dispatcher = await owner_of_all(store)
     with pytest.raises(HoldfastError, match="UTF-8"):
-        await dispatcher.turn()
+        await dispatcher.take_turn()
     sendings = await dispatcher.send()
     assert sorted((sending.device, sending.trace_id) for sending in sendings) == [
         ("d1", "\ufffdA"),

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from holdfast import App
 from holdfast.devices.rules.device_queue import CommandState
-from holdfast.devices.rules.device_turn import Heard, Rollout, Sending, Turn
+from holdfast.devices.rules.device_turn import CommandAnswer, Rollout, Sending, TurnRequest
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 
 DEVICES = [f"d{number:04}" for number in range(5_000)]
@@ -23,18 +23,20 @@ async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], boo
         number = outbox.add_rollout(db, "firmware", DEVICES, {"v": 2}, rate=RATE, abort_share=0.05)
     [first] = await store.commands("doors", limit=1)
     epoch = await store.open("doors", 0, 0, "me")
-    answers: list[Heard] = []
+    answers: list[CommandAnswer] = []
     sent: list[str] = []
 
-    async def turn(now: float, *, sweep: bool) -> bool:
+    async def take_turn(now: float, *, sweep: bool) -> bool:
         nonlocal answers
         heard, answers = answers, []
-        turned = await store.turn(
-            Turn(outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=now, heard=heard, sweep=sweep)
+        result = await store.take_turn(
+            TurnRequest(
+                outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=now, answers=heard, sweep=sweep
+            )
         )
-        answers = [answer(sending, ok=does(sending.device)) for sending in turned.sendings]
-        sent.extend(sending.device for sending in turned.sendings)
-        return turned.more or bool(answers)
+        answers = [answer(sending, ok=does(sending.device)) for sending in result.sendings]
+        sent.extend(sending.device for sending in result.sendings)
+        return result.more or bool(answers)
 
     async def progress() -> Rollout:
         [rollout] = await store.rollouts("doors")
@@ -48,7 +50,7 @@ async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], boo
 
     for second in range(12):
         sweep = True
-        while await turn(first.created_at + second, sweep=sweep):
+        while await take_turn(first.created_at + second, sweep=sweep):
             sweep = False
         assert len(sent) <= second * RATE + 1, "no more than its rate"
         await progress()
@@ -56,8 +58,8 @@ async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], boo
     return await progress(), len(sent)
 
 
-def answer(sending: Sending, *, ok: bool) -> Heard:
-    return Heard(sending.device, sending.correlation, b"", ok=ok)
+def answer(sending: Sending, *, ok: bool) -> CommandAnswer:
+    return CommandAnswer(sending.device, sending.correlation, b"", ok=ok)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from holdfast import App
 from holdfast.devices.outbox import Outbox
-from holdfast.devices.rules.device_turn import Turn
+from holdfast.devices.rules.device_turn import TurnRequest
 from holdfast.devices.rules.dialect import PlainDialect
 from holdfast.devices.services.sqlalchemy import tables
 from holdfast.devices.services.sqlalchemy.bell import CHANNEL
@@ -218,9 +218,9 @@ async def test_a_business_pauses_and_takes_back_with_its_own_change(
         await outbox.pause(session)
     assert list(await store.paused("doors")) == ["", "d1"]
     epoch = await store.open("doors", 0, 0, "me")
-    turn = Turn(outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=time.time())
-    turned = await store.turn(turn)
-    assert ([entry.reason for entry in turned.closed], turned.paused) == (["cancelled"] * 2, True)
+    request = TurnRequest(outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=time.time())
+    result = await store.take_turn(request)
+    assert ([entry.reason for entry in result.closed], result.paused) == (["cancelled"] * 2, True)
     async with AsyncSession(async_engine) as session, session.begin():
         assert await outbox.resume(session)
         assert await outbox.resume(session, "d1")

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import text
 
 from holdfast.devices.rules.device_queue import Patience, StoredCommand
-from holdfast.devices.rules.device_turn import Heard, Turn
+from holdfast.devices.rules.device_turn import CommandAnswer, TurnRequest
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 from holdfast.errors import Fenced
 from holdfast.system.clock import SystemClock
@@ -34,28 +34,28 @@ async def main(url: str) -> None:
     store = SqlOutbox(url, clock)
     epoch = (await store.epochs("doors"))[0]
     epoch = await store.open("doors", 0, epoch, "turner")
-    heard: list[Heard] = []
+    heard: list[CommandAnswer] = []
     sys.stdout.write("open\n")
     sys.stdout.flush()
     while True:
-        turn = Turn(
+        request = TurnRequest(
             outbox="doors",
             shards=1,
             grants={0: epoch},
             sendable=[0],
             now=clock.wall(),
             patience=Patience(retry_s=0.05, retry_max_s=0.05, max_tries=1_000_000),
-            heard=heard,
+            answers=heard,
             sweep=True,
             limit=7,
         )
         try:
-            turned = await store.turn(turn, on_result)
+            result = await store.take_turn(request, on_result)
         except Fenced:
             return
-        if turned.lost:
+        if result.lost:
             return
-        heard = [Heard(sending.device, sending.correlation, b"ok") for sending in turned.sendings]
+        heard = [CommandAnswer(sending.device, sending.correlation, b"ok") for sending in result.sendings]
 
 
 if __name__ == "__main__":

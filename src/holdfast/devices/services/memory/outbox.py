@@ -29,7 +29,7 @@ from holdfast.devices.rules.device_queue import (
     HeadPhase,
     StoredCommand,
 )
-from holdfast.devices.rules.device_turn import Arrival, Cancel, Rollout, Turn, Turned, TurnInput
+from holdfast.devices.rules.device_turn import Arrival, Cancel, Rollout, TurnRequest, TurnResult, TurnRows
 from holdfast.devices.rules.group_rate import Pair
 from holdfast.errors import ConfigError, Fenced
 from holdfast.extend import Bell, Clock
@@ -202,19 +202,26 @@ class MemoryOutbox:
         heads = [h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard in shards]
         return sum(head.phase is HeadPhase.OUT for head in heads)
 
-    async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
+    async def take_turn(self, request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
         with self.transaction() as transaction:
             tables = transaction.tables
-            turned = device_turn.take(MemoryRows(tables, turn.outbox), turn, self._clock.random)
-            tables.untold |= {entry.id: 0 for entry in turned.closed}
-            to_tell = sorted(tables.untold) if turn.sweep else [entry.id for entry in turned.closed]
+            result = device_turn.take_turn(MemoryRows(tables, request.outbox), request, self._clock.random)
+            tables.untold |= {entry.id: 0 for entry in result.closed}
+            to_tell = sorted(tables.untold) if request.sweep else [entry.id for entry in result.closed]
             for number in to_tell:
                 outbox, entry = tables.commands[number]
-                if outbox == turn.outbox and entry.shard in turn.grants and entry.shard not in turned.lost:
-                    self._tell(transaction, entry, on_result)
-            return turned
+                if (
+                    outbox == request.outbox
+                    and entry.shard in request.grants
+                    and entry.shard not in result.lost
+                ):
+                    self.report(transaction, entry, on_result)
+            return result
 
-    def _tell(self, transaction: MemoryTransaction, entry: StoredCommand, on_result: OnResult | None) -> None:
+    def report(
+        self, transaction: MemoryTransaction, entry: StoredCommand, on_result: OnResult | None
+    ) -> None:
+        """Report the end of a command to the business; one that fails to take it is asked again."""
         inner = MemoryTransaction(transaction.tables.copy(), self._clock)
         try:
             if on_result is not None:
@@ -305,16 +312,7 @@ class MemoryOutbox:
                 return False
             if any(queue.replaces(newer, entry) for newer in self._entries(outbox)):
                 return False
-            again = msgspec.structs.replace(
-                entry,
-                state=CommandState.SCHEDULED,
-                spent=0,
-                expires_at=None,
-                closed_at=None,
-                answer=None,
-                reason="",
-            )
-            transaction.tables.commands[command] = (outbox, again)
+            transaction.tables.commands[command] = (outbox, queue.retry(entry))
             self._mark(transaction, outbox, entry, failed=-1)
             return True
 
@@ -439,25 +437,27 @@ class MemoryRows:
         self._tables = tables
         self._outbox = outbox
 
-    def look(self, turn: Turn) -> TurnInput:
-        named = {h.correlation.command for h in turn.heard} | {u.correlation.command for u in turn.unsent}
-        arrivals, commands = self.arrivals(turn.grants, turn.limit), self.commands(named)
+    def read(self, request: TurnRequest) -> TurnRows:
+        named = {h.correlation.command for h in request.answers} | {
+            u.correlation.command for u in request.unsent
+        }
+        arrivals, commands = self.arrivals(request.grants, request.limit), self.commands(named)
         pairs = {(arrival.device, arrival.lane) for arrival in arrivals}
-        return TurnInput(
-            epochs=self.epochs(turn.grants),
+        return TurnRows(
+            epochs=self.epochs(request.grants),
             commands=commands,
-            held=[h for h in self._heads() if h.phase is HeadPhase.HELD and h.device in turn.back],
+            held=[h for h in self._heads() if h.phase is HeadPhase.HELD and h.device in request.back],
             arrivals=arrivals,
             heads=self.heads(pairs | {entry.pair for entry in commands.values()}),
-            out=self._due(turn, turn.out_max, HeadPhase.OUT),
-            ready=self._due(turn, turn.ready_max, HeadPhase.WAITING, HeadPhase.HELD),
-            cancels=self._cancels(turn),
+            out=self._due(request, request.out_max, HeadPhase.OUT),
+            ready=self._due(request, request.ready_max, HeadPhase.WAITING, HeadPhase.HELD),
+            cancels=self._cancels(request),
             paused={device for name, device in self._tables.paused if name == self._outbox},
         )
 
-    def _cancels(self, turn: Turn) -> list[Cancel]:
+    def _cancels(self, request: TurnRequest) -> list[Cancel]:
         marks = [each for name, each in self._tables.cancels.values() if name == self._outbox]
-        return [each for each in marks if each.shard in turn.grants][: turn.limit]
+        return [each for each in marks if each.shard in request.grants][: request.limit]
 
     def epochs(self, shards: Collection[int]) -> Mapping[int, int]:
         return {shard: self._tables.shards[self._outbox, shard] for shard in shards}
@@ -505,7 +505,7 @@ class MemoryRows:
     def move(self, arrivals: Sequence[Arrival]) -> None:
         for arrival in arrivals:
             self._tables.arrivals[arrival.id] = (self._outbox, arrival)
-            of_device = [entry for entry in self._scheduled() if entry.device == arrival.device]
+            of_device = [entry for entry in self.scheduled() if entry.device == arrival.device]
             self.save([msgspec.structs.replace(entry, shard=arrival.shard) for entry in of_device])
 
     def drop(self, arrivals: Sequence[Arrival]) -> None:
@@ -514,7 +514,7 @@ class MemoryRows:
 
     def older(self, arrivals: Sequence[Arrival]) -> list[StoredCommand]:
         named = self.commands({arrival.command for arrival in arrivals}).values()
-        return [e for e in self._scheduled() if any(queue.replaces(newer, e) for newer in named)]
+        return [e for e in self.scheduled() if any(queue.replaces(newer, e) for newer in named)]
 
     def replaced(self, entries: Sequence[StoredCommand]) -> Set[int]:
         known = [entry for name, entry in self._tables.commands.values() if name == self._outbox]
@@ -525,12 +525,12 @@ class MemoryRows:
             del self._tables.cancels[cancel.id]
 
     def meant(self, cancels: Sequence[Cancel], limit: int) -> list[StoredCommand]:
-        return [e for e in self._scheduled() if any(cancel.means(e) for cancel in cancels)][:limit]
+        return [e for e in self.scheduled() if any(cancel.means(e) for cancel in cancels)][:limit]
 
     def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, StoredCommand | float]:
         found: dict[Pair, StoredCommand | float] = {}
         for pair in pairs:
-            scheduled = [entry for entry in self._scheduled() if entry.pair == pair]
+            scheduled = [entry for entry in self.scheduled() if entry.pair == pair]
             ready = [entry for entry in scheduled if entry.not_before <= now]
             if ready:
                 found[pair] = min(ready, key=lambda entry: (-entry.priority, entry.id))
@@ -542,7 +542,7 @@ class MemoryRows:
         aborted = {rollout.id for _, rollout in self._tables.rollouts.values() if rollout.aborted}
         found = [
             entry
-            for entry in self._scheduled()
+            for entry in self.scheduled()
             if entry.shard in shards
             and ((entry.expires_at is not None and entry.expires_at <= now) or entry.rollout in aborted)
         ]
@@ -578,15 +578,18 @@ class MemoryRows:
             if outbox == self._outbox and entry.shard in shards:
                 del self._tables.briefs[number]
 
-    def _due(self, turn: Turn, limit: int, *phases: HeadPhase) -> list[Head]:
+    def _due(self, request: TurnRequest, limit: int, *phases: HeadPhase) -> list[Head]:
         timed = [(head.due, head) for head in self._heads() if head.due is not None]
-        found = [h for due, h in timed if due <= turn.now and h.shard in turn.sendable and h.phase in phases]
+        found = [
+            h for due, h in timed if due <= request.now and h.shard in request.sendable and h.phase in phases
+        ]
         return sorted(found, key=lambda head: head.due or 0.0)[:limit]
 
     def _heads(self) -> list[Head]:
         return [head for (name, _), head in self._tables.heads.items() if name == self._outbox]
 
-    def _scheduled(self) -> list[StoredCommand]:
+    def scheduled(self) -> list[StoredCommand]:
+        """The commands that are yet to be sent."""
         return [
             entry
             for name, entry in self._tables.commands.values()

@@ -38,7 +38,7 @@ from holdfast.devices.rules.device_queue import (
     HeadPhase,
     StoredCommand,
 )
-from holdfast.devices.rules.device_turn import Rollout, Turn, Turned
+from holdfast.devices.rules.device_turn import Rollout, TurnRequest, TurnResult
 from holdfast.devices.services.sqlalchemy import bell, tables
 from holdfast.devices.services.sqlalchemy import engine as engines
 from holdfast.devices.services.sqlalchemy.bell import NotifyListener, ring_at_commit
@@ -247,17 +247,17 @@ class SqlOutbox:
         out = select(func.count()).where(h.outbox == outbox, h.shard.in_(shards), text("phase = 'out'"))
         return await self._read(lambda connection: connection.execute(out).scalar_one())
 
-    async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
+    async def take_turn(self, request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
         if self._postgresql and self._failures_told != self._failures:
             self._failures_told = self._failures
             raise Unavailable("it failed since the last turn, and may have crashed")
         # Where nothing has been answered, all that a power failure could take back is that something was
         # published: then it is published again. So the devices needn't wait for the disk. A turn that closes
         # something all the same, for it has expired or was given up, is hardened.
-        relaxed = not (turn.heard or turn.unsent or turn.sweep)
+        relaxed = not (request.answers or request.unsent or request.sweep)
         unfit: set[int] = set()
         while True:
-            change = partial(self._turn, turn=turn, on_result=on_result, unfit=unfit)
+            change = partial(self._turn, request=request, on_result=on_result, unfit=unfit)
             try:
                 return await self._write(change, relaxed=relaxed)
             except TransactionEnded as error:
@@ -269,20 +269,20 @@ class SqlOutbox:
     def _turn(
         self,
         transaction: OutboxTransaction,
-        turn: Turn,
+        request: TurnRequest,
         on_result: OnResult | None,
         unfit: Collection[int],
-    ) -> Turned:
-        rows = self._rows(transaction, turn.outbox)
-        turned = device_turn.take(rows, turn, self._clock.random)
-        if on_result is not None and turned.closed:
-            self._tell(transaction.connection, turned.closed, on_result, unfit)
-        if turn.sweep:
-            mine = [shard for shard in turn.grants if shard not in turned.lost]
-            self._tell_again(transaction.connection, turn.outbox, mine, on_result, unfit)
-        if turned.closed:
+    ) -> TurnResult:
+        rows = self._rows(transaction, request.outbox)
+        result = device_turn.take_turn(rows, request, self._clock.random)
+        if on_result is not None and result.closed:
+            self._tell(transaction.connection, result.closed, on_result, unfit)
+        if request.sweep:
+            mine = [shard for shard in request.grants if shard not in result.lost]
+            self._tell_again(transaction.connection, request.outbox, mine, on_result, unfit)
+        if result.closed:
             transaction.harden()
-        return turned
+        return result
 
     def _rows(self, transaction: OutboxTransaction, outbox: str) -> SqlRows:
         return SqlRows(transaction, outbox, self._statements, self._sound)

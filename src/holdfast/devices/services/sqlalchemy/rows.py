@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 from holdfast.devices.rules.device_queue import TRIES_MAX, CommandState, Head, HeadPhase, StoredCommand
-from holdfast.devices.rules.device_turn import Arrival, Cancel, Rollout, Turn, TurnInput
+from holdfast.devices.rules.device_turn import Arrival, Cancel, Rollout, TurnRequest, TurnRows
 from holdfast.devices.rules.group_rate import Pair
 from holdfast.devices.services.sqlalchemy.arrays import array
 from holdfast.devices.services.sqlalchemy.transaction import OutboxTransaction, Query, Rows, Statement
@@ -316,23 +316,29 @@ class SqlRows:
         self._list = statements.dialect.list
         self._postgresql = statements.dialect.postgresql
 
-    def look(self, turn: Turn) -> TurnInput:
-        named = {h.correlation.command for h in turn.heard} | {u.correlation.command for u in turn.unsent}
-        granted, sendable = self._list(turn.grants), self._list(turn.sendable)
+    def read(self, request: TurnRequest) -> TurnRows:
+        named = {h.correlation.command for h in request.answers} | {
+            u.correlation.command for u in request.unsent
+        }
+        granted, sendable = self._list(request.grants), self._list(request.sendable)
         queries = {
             "epochs": self._query(self._sql.epochs, shards=granted),
-            "arrivals": self._query(self._sql.arrivals, shards=granted, limit=turn.limit),
-            "cancels": self._query(self._sql.cancels, shards=granted, limit=turn.limit),
+            "arrivals": self._query(self._sql.arrivals, shards=granted, limit=request.limit),
+            "cancels": self._query(self._sql.cancels, shards=granted, limit=request.limit),
             "paused": self._query(self._sql.paused),
         }
         if named:
             queries["named"] = self._query(self._sql.named, ids=self._list(named))
-        if turn.back:
-            queries["held"] = self._query(self._sql.held, devices=self._list(turn.back))
-        if turn.out_max:
-            queries["out"] = self._query(self._sql.due_out, shards=sendable, now=turn.now, limit=turn.out_max)
-        if turn.ready_max:
-            queries["ready"] = self._query(self._sql.due, shards=sendable, now=turn.now, limit=turn.ready_max)
+        if request.back:
+            queries["held"] = self._query(self._sql.held, devices=self._list(request.back))
+        if request.out_max:
+            queries["out"] = self._query(
+                self._sql.due_out, shards=sendable, now=request.now, limit=request.out_max
+            )
+        if request.ready_max:
+            queries["ready"] = self._query(
+                self._sql.due, shards=sendable, now=request.now, limit=request.ready_max
+            )
         found = dict(zip(queries, self._transaction.read(*queries.values()), strict=True))
         # Marks that say nothing are dropped: they would be read in every turn.
         arrived = self._sound.only("arrival", found["arrivals"], ARRIVAL_KINDS)
@@ -342,7 +348,7 @@ class SqlRows:
         standing: list[Sequence[Any]] = [(*row[1:4], *row[6:]) for row in arrived if row[6] is not None]
         commands = [(row[:-HEAD_WIDTH], row[-HEAD_WIDTH:]) for row in found.get("named", ())]
         standing += [head for _, head in commands if head[0] is not None]
-        return TurnInput(
+        return TurnRows(
             epochs={row[0]: row[1] for row in found["epochs"]},
             commands={row[0]: entry(row) for row, _ in commands},
             held=self._to_heads(found.get("held", ())),

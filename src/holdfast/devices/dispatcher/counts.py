@@ -1,0 +1,34 @@
+"""Counts of what a dispatcher did."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.devices.rules.device_queue import CommandState
+from holdfast.devices.rules.device_turn import TurnResult
+
+
+class DispatcherCounts(msgspec.Struct):
+    """Counts of what a dispatcher did since it began. ``strays`` are answers that fitted no command, ``late``
+    those to a try that another had followed; ``strangers`` are signs of life and answers of devices that
+    never had a command. ``ends`` counts what was closed by its state."""
+
+    turns: int = 0
+    sent: int = 0
+    repeated: int = 0
+    closed: int = 0
+    strays: int = 0
+    late: int = 0
+    strangers: int = 0
+    ends: dict[CommandState, int] = {}
+
+    def add(self, result: TurnResult) -> None:
+        """Count a turn."""
+        self.turns += 1
+        self.sent += len(result.sendings)
+        self.repeated += result.repeats
+        self.closed += len(result.closed)
+        self.strays += len(result.strays)
+        self.late += result.late
+        for entry in result.closed:
+            self.ends[entry.state] = self.ends.get(entry.state, 0) + 1

@@ -1,0 +1,304 @@
+"""The dispatcher of one outbox on one node: turn after turn, as fast as things happen and no faster.
+
+While one turn is written, answers gather for the next; so the busier it is, the more is closed and sent with
+one commit. There are no rounds: a device that is silent holds up no other, for each turn takes what is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from holdfast.devices.dispatcher.clocks import ClockWatch
+from holdfast.devices.dispatcher.counts import DispatcherCounts
+from holdfast.devices.dispatcher.limits import InFlight, NodeLimits
+from holdfast.devices.dispatcher.pending import Pending, RecentWrites, TakenEvents
+from holdfast.devices.dispatcher.register import DeviceRegister
+from holdfast.devices.dispatcher.sender import Sender
+from holdfast.devices.dispatcher.served import ServedShards, TurnSignals
+from holdfast.devices.dispatcher.shard import ServedShard
+from holdfast.devices.outbox import Outbox
+from holdfast.devices.ports.device import Connect
+from holdfast.devices.ports.outbox import OutboxStore
+from holdfast.devices.rules.device_turn import TurnRequest, TurnResult
+from holdfast.devices.traces import CommandSpans
+from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.extend.products import Host
+from holdfast.extend.tools import Backoff
+
+LOOK_S = 2.0
+"""Seconds for which signals alone are trusted; then a turn looks for itself."""
+
+BUSY_S = 0.01
+"""Seconds without an event after which the database is asked when something is due."""
+
+SWEEP_S = 5.0
+"""Seconds between looks through the queues for what expires in them."""
+
+
+class Dispatcher:
+    """Serves the shards that it is given, while the node's membership lives.
+
+    Args:
+        connect: makes the devices of a shard.
+        on_lost: called with a shard that turned out to be another's.
+
+    Attributes:
+        on_first_shard: called with the epoch of shard 0 while this node serves it, else with None.
+        on_closed: called when commands have been closed.
+        shards: the shards that it serves.
+        counts: what it did since it began.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        store: OutboxStore,
+        connect: Connect,
+        host: Host,
+        *,
+        on_lost: Callable[[int], None],
+    ) -> None:
+        self._outbox = outbox
+        self._spec = spec = outbox.spec
+        self._store = store
+        self._host = host
+        self._clock, self._log = host.clock, host.log
+        self._spans = None if host.tracer is None else CommandSpans(host.tracer, spec.name)
+        self._signals = TurnSignals()
+        self._pending = Pending(spec.shards)
+        self._recent = RecentWrites()
+        self._clock_watch = ClockWatch(host.clock)
+        self._limits = NodeLimits(spec, host.log)
+        self._in_flight = InFlight(spec.name, store)
+        self.counts = DispatcherCounts()
+        self._register = DeviceRegister(spec, host.clock, host.log, self.counts)
+        self._served = ServedShards(
+            spec,
+            store,
+            connect,
+            host,
+            self._signals,
+            self._pending,
+            self._register,
+            self._limits,
+            self._in_flight,
+            self._clock_watch,
+            on_first=self._note_first_shard,
+            on_lost=on_lost,
+        )
+        self.shards: Mapping[int, ServedShard] = self._served.by_number
+        self._sender = Sender(
+            spec.patience,
+            host.clock,
+            self._spans,
+            self.shards,
+            self._pending,
+            self._register,
+            self._limits,
+            self._signals.wake.set,
+        )
+        self._backoff = Backoff(0.1, 5.0)
+        self._listening: asyncio.Task[None] | None = None
+        self._paused = False
+        self._has_moved = False
+        self._sweeps_at = 0.0
+        self.on_first_shard: Callable[[int | None], None] = lambda _: None
+        self.on_closed: Callable[[], None] = lambda: None
+
+    @property
+    def away(self) -> int:
+        """The number of devices that are known to be away."""
+        return len(self._register.away)
+
+    @property
+    def in_flight(self) -> int:
+        """The number of devices whose answer is waited for."""
+        return self._in_flight.count
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """The reason why commands are not sent, in words for people."""
+        return self._served.troubles
+
+    async def own(self, number: int, epoch: int, member: str = "") -> None:
+        """Begin to serve a shard that was opened with ``epoch`` for ``member``. Raises Unavailable if the
+        store can't say what it knows of its devices."""
+        await self._served.own(number, epoch, member)
+
+    async def disown(self, number: int) -> None:
+        """Send nothing more to the devices of a shard; return once no turn names it any more. What they have
+        said by now is written first, if the database and the membership allow it."""
+        await self._served.disown(number)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        if self._listening is None:
+            self._listening = self._host.tasks.repeat(self._listen, self._clock, self._log)
+        failures = 0
+        while True:
+            await self._wait()
+            ended = self._signals.begin()
+            if not self._may_turn:
+                self._sender.forget()
+                ended.set()
+                continue
+            self._signals.idle.clear()
+            try:
+                await self._served.reopen_doubted()
+                await self._take_turn()
+                failures = 0
+            except HoldfastError as error:
+                failures += 1
+                self._in_flight.mark_stale()
+                if failures == 1:
+                    self._recent.put_back(self._pending)
+                self._log.warning(
+                    "the outbox's database doesn't answer", outbox=self._spec.name, error=str(error)
+                )
+                await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
+                self._signals.wake.set()
+            finally:
+                self._signals.idle.set()
+                ended.set()
+
+    def _note_first_shard(self, epoch: int | None) -> None:
+        self.on_first_shard(epoch)
+
+    @property
+    def _may_turn(self) -> bool:
+        return bool(self.shards) and self._host.membership.alive
+
+    async def _wait(self) -> None:
+        """Wait until something happens, or is due."""
+        if not await self._clock.wait(self._signals.wake, BUSY_S):
+            await self._clock.wait(self._signals.wake, await self._pause_s())
+
+    async def _pause_s(self) -> float:
+        """Return how many seconds to wait for the next thing to happen; 0 if something is due already."""
+        if not self._may_turn:
+            return LOOK_S
+        now, monotonic = self._clock.wall(), self._clock.monotonic()
+        waits_s = [LOOK_S, *self._served.send_waits_s(monotonic)]
+        # Else what is due has to wait for answers, or for an operator.
+        if self.in_flight < self._limits.in_flight_max and not self._paused:
+            try:
+                due = await self._store.next_due(self._spec.name, self._served.sendable(monotonic))
+            except HoldfastError:
+                due = None  # the next turn finds out
+            if due is not None:
+                waits_s.append(max(due - now, self._limits.wait_s(monotonic), 0.0))
+        return min(waits_s)
+
+    async def _listen(self) -> None:
+        """Wake at additions."""
+        while True:
+            try:
+                await self._store.arrived(self._spec.name, LOOK_S)
+            except HoldfastError as error:
+                self._log.warning("can't listen for commands", outbox=self._spec.name, error=str(error))
+                await self._clock.sleep(LOOK_S)
+            self._signals.wake.set()
+
+    # --- turns
+
+    async def _take_turn(self) -> None:
+        monotonic, now = self._clock.monotonic(), self._clock.wall()
+        self._notice_jump(now, monotonic)
+        await self._in_flight.refresh(self.shards)
+        sweep = monotonic >= self._sweeps_at
+        if sweep:
+            self._sweeps_at = monotonic + SWEEP_S
+            self._register.settle()
+            for shard in self.shards.values():
+                self._pending.still_out += shard.take_unconfirmed(monotonic)
+        taken = self._pending.take(self.shards)
+        request = self._request(taken, now, monotonic, sweep=sweep)
+        taking = asyncio.ensure_future(self._store.take_turn(request, self._outbox.results))
+        self._sender.send_marked()
+        try:
+            result = await taking
+        except HoldfastError as error:
+            self._put_back(taken, request, in_doubt=isinstance(error, OutcomeUnknown))
+            raise
+        self._clock_watch.shift_s = 0.0
+        self._limits.note_turn(self._clock.monotonic() - monotonic)
+        self._note_result(taken, result)
+        self._sender.mark(result, monotonic)
+        self._recent.note(monotonic, taken, result)
+        if not self._signals.wake.is_set():
+            self._sender.send_marked()  # else while the next turn is written
+
+    def _request(self, taken: TakenEvents, now: float, monotonic: float, *, sweep: bool) -> TurnRequest:
+        spec, limits = self._spec, self._limits
+        return TurnRequest(
+            outbox=spec.name,
+            grants={shard.number: shard.epoch for shard in self.shards.values()},
+            sendable=self._served.sendable(monotonic),
+            now=now,
+            patience=spec.patience,
+            answers=taken.answers,
+            unsent=taken.unsent,
+            room=limits.in_flight_max - self.in_flight,
+            rate=limits.sendable(monotonic),
+            limit=limits.turn_max,
+            away=self._register.away,
+            back=list(taken.back),
+            shards=spec.shards,
+            seen=self._register.news(now) if sweep else {},
+            shift_s=self._clock_watch.shift_s,
+            still_out=taken.still_out,
+            fresh=list(taken.fresh),
+            check_dues=sweep and self._clock_watch.is_doubted(monotonic),
+            sweep=sweep,
+            groups=limits.groups,
+            rollouts=limits.rollouts,
+            brief=bool(spec.briefs),
+            slow=self._register.answer_times.slow(),
+        )
+
+    def _put_back(self, taken: TakenEvents, request: TurnRequest, *, in_doubt: bool) -> None:
+        """Have the next turn write what this one didn't; or, with ``in_doubt``, may not have written."""
+        if in_doubt:
+            self._clock_watch.shift_s = 0.0  # it may have been done
+            self._clock_watch.doubt()
+            self._served.doubt(request.grants)
+        self._pending.put_back(taken, in_doubt=in_doubt)
+        self._register.put_back(request.seen)
+
+    def _note_result(self, taken: TakenEvents, result: TurnResult) -> None:
+        self.counts.add(result)
+        self._in_flight.add(result)
+        if self._spans is not None:
+            for entry in result.closed:
+                self._spans.closed(entry)
+        self._log_result(result)
+        self._pending.put_back_shards(taken, result.lost)
+        for number in result.lost:
+            self._served.give_up(number)
+        if result.closed:
+            self.on_closed()
+        if result.more:
+            self._signals.wake.set()
+
+    def _log_result(self, result: TurnResult) -> None:
+        if result.paused != self._paused:
+            self._paused = result.paused
+            event = "the outbox is paused: nothing is sent" if result.paused else "the outbox is resumed"
+            self._log.warning(event, outbox=self._spec.name)
+        if result.moved and not self._has_moved:
+            self._has_moved = True
+            self._log.warning(
+                "a program adds commands for another number of shards; they are moved to their own",
+                outbox=self._spec.name,
+                device=result.moved[0],
+                fix=f"declare shards={self._spec.shards} in that program, and update its Holdfast",
+            )
+        for stray in result.strays:
+            id_ = str(stray.correlation)
+            self._served.listener.log_stray(stray.device, id_, "it fits no command that is out")
+
+    def _notice_jump(self, now: float, monotonic: float) -> None:
+        if jump_s := self._clock_watch.notice_jump(now, monotonic):
+            self._limits.forget_times(len(self.shards))
+            self._log.warning("the clock was set", outbox=self._spec.name, by_s=round(jump_s, 1))

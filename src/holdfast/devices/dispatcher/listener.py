@@ -1,0 +1,194 @@
+"""Takes in what the broker and the devices say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.devices.dispatcher.pending import Pending
+from holdfast.devices.dispatcher.register import DeviceRegister
+from holdfast.devices.dispatcher.sender import storable_text
+from holdfast.devices.dispatcher.shard import ServedShard, Unconfirmed
+from holdfast.devices.ports.device import (
+    Accepted,
+    CommandRefused,
+    Connected,
+    DeviceAnswer,
+    Disconnected,
+    Event,
+    Lost,
+    Seen,
+)
+from holdfast.devices.rules.device_queue import Correlation, shard_of
+from holdfast.devices.rules.device_turn import CommandAnswer, Unsent
+from holdfast.devices.spec import OutboxSpec
+from holdfast.errors import InvalidMessage
+from holdfast.extend import Clock
+from holdfast.extend.tools import Once, redact
+from holdfast.extend.tracing import trace_of
+
+RETURN_S = 1.0
+"""Seconds within which a shard begins to send again, at a random moment, after the broker was away."""
+
+NOBODY_THERE = "the broker knows of nobody who gets it"
+
+
+class Listener:
+    """Takes in the events of shards.
+
+    Args:
+        on_connection: called when a shard was connected or disconnected.
+        on_taken: called with a shard whose identity another has connected under.
+        wake: asks for a turn.
+    """
+
+    def __init__(
+        self,
+        spec: OutboxSpec,
+        clock: Clock,
+        log: Any,
+        pending: Pending,
+        register: DeviceRegister,
+        *,
+        on_connection: Callable[[], None],
+        on_taken: Callable[[int], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._spec = spec
+        self._clock = clock
+        self._log = log
+        self._pending = pending
+        self._register = register
+        self._on_connection = on_connection
+        self._on_taken = on_taken
+        self._wake = wake
+        self._logged = Once()
+
+    async def read(self, shard: ServedShard) -> None:
+        """Take in the events of a shard until its connection is closed."""
+        while events := await shard.devices.events():
+            for event in events:
+                self._take(shard, event)
+            # The broker's word for a command alone needs no turn, which the answer would have to wait for.
+            if self._pending.needs_turn or not shard.connected:
+                self._wake()
+
+    async def read_last(self, shard: ServedShard) -> None:
+        """Take in the answers that came before the shard's connection was closed."""
+        for event in await shard.devices.events():
+            if isinstance(event, DeviceAnswer):
+                self._answer(shard, event)
+
+    def log_stray(self, device: str, id_: str, why: str) -> None:
+        """Log an answer that changed nothing, once for each device and reason."""
+        if self._logged.first((device, why)):
+            self._log.warning("an odd answer", outbox=self._spec.name, device=device, id=id_[:60], why=why)
+
+    def _take(self, shard: ServedShard, event: Event) -> None:
+        match event:
+            case DeviceAnswer():
+                self._answer(shard, event)
+            case Seen():
+                self._seen(event.device)
+            case Accepted():
+                self._accepted(shard, event)
+            case CommandRefused():
+                self._refused(shard, event)
+            case Lost():
+                unconfirmed = shard.lose(event.id)
+                if not event.suspect:  # which uses up a try, or it would end connection after connection
+                    self._not_taken(event.id, unconfirmed, certain=False)
+            case Connected():
+                self._connected(shard)
+            case Disconnected():
+                self._disconnected(shard, event)
+
+    def _answer(self, shard: ServedShard, answer: DeviceAnswer) -> None:
+        if shard_of(answer.device, self._spec.shards) != shard.number:
+            return  # its own shard hears it too
+        was_away = answer.device in self._register.away
+        if not self._seen(answer.device):
+            return
+        try:
+            correlation = Correlation.parse(answer.id)
+        except InvalidMessage:
+            self.log_stray(answer.device, answer.id, "nothing was ever sent with this id")
+            return
+        shard.confirmed(answer.id)  # the broker's word may come later, or not at all
+        self._register.answer_times.answered(answer.device, correlation, was_away=was_away)
+        self._pending.answers.append(CommandAnswer(answer.device, correlation, answer.payload, answer.ok))
+
+    def _seen(self, device: str) -> bool:
+        """Take a sign of life. Return False for a device that never had a command."""
+        known, may_go = self._register.seen(device)
+        if may_go:
+            self._pending.back[device] = None
+        return known
+
+    def _accepted(self, shard: ServedShard, event: Accepted) -> None:
+        unconfirmed = shard.confirmed(event.id, NOBODY_THERE if event.nobody else None)
+        if event.nobody:
+            self._register.nobody(event.device)
+            self._not_taken(event.id, unconfirmed)
+        elif unconfirmed and self._clock.monotonic() - unconfirmed.at > self._spec.patience.late_s:
+            self._pending.still_out.append(unconfirmed.sending)
+
+    def _refused(self, shard: ServedShard, event: CommandRefused) -> None:
+        reason = storable_text(redact(event.reason))
+        unconfirmed = shard.confirmed(event.id, reason)
+        self._log_refusal(event.device, reason, unconfirmed)
+        self._register.not_asked(event.device)
+        if event.final:
+            correlation = Correlation.parse(event.id)
+            answer = CommandAnswer(event.device, correlation, ok=False, reason=reason)
+            self._pending.answers.append(answer)
+        else:
+            self._not_taken(event.id, unconfirmed, refusal=reason if event.counts else "")
+
+    def _not_taken(
+        self, id_: str, unconfirmed: Unconfirmed | None, *, certain: bool = True, refusal: str = ""
+    ) -> None:
+        spent = unconfirmed is None or unconfirmed.sending.counts
+        self._pending.unsent.append(Unsent(Correlation.parse(id_), certain, spent, refusal))
+
+    def _connected(self, shard: ServedShard) -> None:
+        self._log_limit(shard.devices.max_payload)
+        shard.connected, shard.away = True, ""
+        self._wake()
+        self._on_connection()
+        self._pending.still_out += shard.take_lost()
+        if not shard.was_connected:
+            self._pending.fresh[shard.number] = None
+        else:
+            shard.sends_from = self._clock.monotonic() + RETURN_S * self._clock.random()
+        shard.was_connected = True
+
+    def _disconnected(self, shard: ServedShard, event: Disconnected) -> None:
+        shard.connected, shard.away = False, event.reason
+        self._on_connection()
+        self._log.warning(
+            "disconnected from the broker", outbox=self._spec.name, shard=shard.number, why=event.reason
+        )
+        if event.taken:
+            self._on_taken(shard.number)
+
+    def _log_limit(self, max_payload: int) -> None:
+        if max_payload < self._spec.max_body and self._logged.first(("max_payload", max_payload)):
+            self._log.warning(
+                "the broker takes less than the outbox",
+                outbox=self._spec.name,
+                max_payload=max_payload,
+                max_body=self._spec.max_body,
+                fix="lower max_body, so that larger commands are refused where they are added",
+            )
+
+    def _log_refusal(self, device: str, reason: str, unconfirmed: Unconfirmed | None) -> None:
+        if self._logged.first(("refused", device)):
+            traced = trace_of(unconfirmed.span.traceparent) if unconfirmed and unconfirmed.span else {}
+            self._log.warning(
+                "the broker takes no command for a device",
+                outbox=self._spec.name,
+                device=device,
+                why=reason,
+                **traced,
+            )

@@ -1,0 +1,103 @@
+"""Sends the tries that a turn has marked as published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from holdfast.devices.dispatcher.limits import NodeLimits
+from holdfast.devices.dispatcher.pending import Pending
+from holdfast.devices.dispatcher.register import DeviceRegister
+from holdfast.devices.dispatcher.shard import ServedShard
+from holdfast.devices.ports.device import Command
+from holdfast.devices.rules.device_queue import Patience
+from holdfast.devices.rules.device_turn import CommandAnswer, Sending, TurnResult, Unsent
+from holdfast.devices.traces import CommandSpans
+from holdfast.errors import InvalidMessage, TooLarge, Unavailable
+from holdfast.extend import Clock
+from holdfast.extend.tools import redact
+from holdfast.extend.tracing import valid_traceparent
+
+if TYPE_CHECKING:
+    from holdfast.extend.tracing import OpenSpan
+
+
+class Sender:
+    """Sends tries on the connections of their shards. ``wake`` asks for a turn."""
+
+    def __init__(
+        self,
+        patience: Patience,
+        clock: Clock,
+        spans: CommandSpans | None,
+        shards: Mapping[int, ServedShard],
+        pending: Pending,
+        register: DeviceRegister,
+        limits: NodeLimits,
+        wake: Callable[[], None],
+    ) -> None:
+        self._patience = patience
+        self._clock = clock
+        self._spans = spans
+        self._shards = shards
+        self._pending = pending
+        self._register = register
+        self._limits = limits
+        self._wake = wake
+        self._marked: tuple[list[Sending], float] | None = None
+
+    def mark(self, result: TurnResult, began_at: float) -> None:
+        """Have the tries of a turn sent that began at this monotonic time."""
+        self._marked = result.sendings, began_at
+
+    def forget(self) -> None:
+        """Send nothing that is marked: the next owner sends it again."""
+        self._marked = None
+
+    def send_marked(self) -> None:
+        """Send what the last turn has marked. A try that is late by now would come too soon before it is sent
+        again, and so isn't sent."""
+        if self._marked is None:
+            return
+        (sendings, began_at), self._marked = self._marked, None
+        self._limits.spend(len(sendings), self._clock.monotonic())
+        for sending in sendings:
+            self._send(sending, began_at)
+
+    def _send(self, sending: Sending, began_at: float) -> None:
+        correlation, shard = sending.correlation, self._shards.get(sending.shard)
+        self._register.sent(sending.device, correlation)
+        span = None if self._spans is None else self._spans.publish(sending)
+        monotonic = self._clock.monotonic()
+        try:
+            if shard is None or monotonic - began_at > self._patience.late_s:
+                raise Unavailable("it is too late")
+            command = self._command(sending, span)
+            shard.devices.publish(command)
+            shard.sent(command.id, began_at, sending, span)
+            self._register.answer_times.sent(correlation, monotonic)
+        except (Unavailable, TooLarge, InvalidMessage) as error:
+            reason = storable_text(redact(str(error)))
+            if span is not None:
+                span.end(reason)
+            if isinstance(error, Unavailable):
+                self._pending.unsent.append(Unsent(correlation, spent=sending.counts))
+            else:
+                answer = CommandAnswer(sending.device, correlation, ok=False, reason=reason)
+                self._pending.answers.append(answer)
+            self._wake()
+
+    def _command(self, sending: Sending, span: OpenSpan | None) -> Command:
+        return Command(
+            sending.device,
+            str(sending.correlation),
+            sending.body,
+            self._patience.retry_s,
+            valid_traceparent(sending.traceparent) if span is None else span.traceparent,
+        )
+
+
+def storable_text(text: str) -> str:
+    """Return a text that every database keeps: a dialect's may hold anything of a message, such as half of a
+    character, or NUL."""
+    return text.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
