@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
+import graphlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +18,12 @@ PACKAGE = ROOT / "src/holdfast"
 PRODUCTS = {"devices", "reports", "vision"}
 PUBLIC = {"errors", "extend", "testing"}
 
-LAYERS = "Each layer imports only those below it"
-LINT = """
-import sys
-sys.path[:0] = sys.argv[1:]
-from importlinter.cli import lint_imports
-sys.exit(lint_imports(config_filename=f"{sys.argv[2]}/.importlinter", cache_dir=None))
-"""
+EACH_OTHERS_TYPES = {
+    ("cluster.host", "cluster.membership"),
+    ("reports.names", "reports.order"),
+    ("reports.sinks.s3.upload", "reports.sinks.s3.sink"),
+}
+"""Imports for types alone, between two files of one thing."""
 
 
 def contract(name: str) -> configparser.SectionProxy:
@@ -70,3 +72,48 @@ def test_an_import_that_is_not_allowed_is_told(tmp_path: Path, module: str, line
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert f"{broken} BROKEN" in ran.stdout
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    """Names that a package exports lazily count as imports of the modules that have them."""
+    trees = {_module(path): ast.parse(path.read_bytes()) for path in PACKAGE.rglob("*.py")}
+    exported = {
+        name: {known_as: module for _, known_as, module in _names(tree)}
+        for name, tree in trees.items()
+        if _is_lazy(tree)
+    }
+
+    def imported(tree: ast.Module) -> Iterator[str]:
+        for name, _, module in _names(tree):
+            found = exported[module].get(name, module) if module in exported else module
+            yield f"{found}.{name}" if f"{found}.{name}" in trees else found
+
+    graph = {
+        name: {each for each in imported(tree) if each != name and each in trees}
+        for name, tree in trees.items()
+        if name not in exported
+    }
+    for module, other in EACH_OTHERS_TYPES:
+        graph[f"holdfast.{module}"].remove(f"holdfast.{other}")
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names a circle
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _is_lazy(tree: ast.Module) -> bool:
+    """Return whether a module imports its public names at their first use."""
+    return any(isinstance(node, ast.Call) and ast.unparse(node.func) == "exports" for node in ast.walk(tree))
+
+
+def _names(node: ast.AST) -> Iterator[tuple[str, str, str]]:
+    """Yield each name that is imported outside of functions, for types too: its own, what it is imported as,
+    and its module."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ImportFrom):
+            yield from ((each.name, each.asname or each.name, child.module or "") for each in child.names)
+        elif isinstance(child, ast.Import):
+            yield from (("", each.asname or each.name, each.name) for each in child.names)
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _names(child)

@@ -14,7 +14,7 @@ import pytest
 from multidict import CIMultiDict
 
 from holdfast.console.access import OPEN_PATHS, settings_for
-from holdfast.console.product_pages import product_pages
+from holdfast.console.products import product_pages
 from holdfast.console.responses import SOURCES
 from holdfast.console.service import Console, ConsoleSettings, groups
 from holdfast.console.tokens import Tokens, add, read

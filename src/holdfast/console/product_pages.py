@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.assembly.products import operator_parts
 from holdfast.console.access import Group
 from holdfast.console.parts import ConsoleParts
-from holdfast.console.products import ConsolePart
 
 
 class ProductPages(NamedTuple):
@@ -27,8 +25,3 @@ class ProductPages(NamedTuple):
     folder: Path
     navigation: Sequence[tuple[str, str]]
     groups: Callable[[ConsoleParts], Sequence[Group]]
-
-
-def product_pages() -> list[ProductPages]:
-    """Return the pages of all installed products. Raises ConfigError for one that can't be imported."""
-    return [pages for _, part in operator_parts(ConsolePart) if (pages := part.pages()) is not None]

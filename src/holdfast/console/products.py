@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.assembly.products import operator_parts
 from holdfast.operate.products import StatusPart
 
 if TYPE_CHECKING:
@@ -24,3 +25,8 @@ class ConsolePart(StatusPart):
     def pages(self) -> ProductPages | None:
         """Return what the product adds to the pages of the console, if anything."""
         return None
+
+
+def product_pages() -> list[ProductPages]:
+    """Return the pages of all installed products. Raises ConfigError for one that can't be imported."""
+    return [pages for _, part in operator_parts(ConsolePart) if (pages := part.pages()) is not None]

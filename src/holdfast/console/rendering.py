@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 import msgspec
@@ -18,9 +18,6 @@ from markupsafe import Markup
 from holdfast.common.message import SEQ_DIGITS, Place, is_timer_name
 from holdfast.console.access import caller_of
 from holdfast.console.assets import Assets
-
-if TYPE_CHECKING:
-    from holdfast.console.product_pages import ProductPages
 
 TEMPLATES = Path(__file__).parent / "templates"
 NOTICES_MAX = 1_000
@@ -36,16 +33,22 @@ PAGES = (
 
 
 class Renderer:
-    """Makes the pages of one console, with ``more`` of products."""
+    """Makes the pages of one console. Products add ``templates``, by the word that begins their names, and
+    paths and titles for the ``navigation``."""
 
-    def __init__(self, assets: Assets, more: Sequence[ProductPages] = ()) -> None:
+    def __init__(
+        self,
+        assets: Assets,
+        templates: Mapping[str, Path] | None = None,
+        navigation: Sequence[tuple[str, str]] = (),
+    ) -> None:
         self._notices: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self.environment = jinja2.Environment(
             loader=jinja2.ChoiceLoader(
                 [
                     jinja2.FileSystemLoader(TEMPLATES),
                     jinja2.PrefixLoader(
-                        {pages.name: jinja2.FileSystemLoader(pages.folder / "templates") for pages in more}
+                        {word: jinja2.FileSystemLoader(folder) for word, folder in (templates or {}).items()}
                     ),
                 ]
             ),
@@ -66,7 +69,7 @@ class Renderer:
         }
         self.environment.globals |= {
             "asset": assets.path,
-            "navigation": [*PAGES, *(each for pages in more for each in pages.navigation)],
+            "navigation": [*PAGES, *navigation],
         }
 
     @staticmethod

@@ -28,7 +28,8 @@ from holdfast.console.lost import LostNodes
 from holdfast.console.overview import Overview
 from holdfast.console.pages import audit, dead_letters, entry, overview, streams, tasks
 from holdfast.console.parts import ConsoleParts
-from holdfast.console.product_pages import ProductPages, product_pages
+from holdfast.console.product_pages import ProductPages
+from holdfast.console.products import product_pages
 from holdfast.console.rendering import Renderer
 from holdfast.console.responses import Responses
 from holdfast.console.tokens import Tokens
@@ -105,7 +106,11 @@ class Console(Startable):
             life=life,
             overview=Overview(services, self.host, view, index, lost, events, attention),
             assets=assets,
-            renderer=Renderer(assets, self._more),
+            renderer=Renderer(
+                assets,
+                {pages.name: pages.folder / "templates" for pages in self._more},
+                [each for pages in self._more for each in pages.navigation],
+            ),
             cache=cache,
         )
         by_printed_token = settings.tokens is None and is_loopback(settings.host)

@@ -9,7 +9,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from holdfast.console.api.operations import PREFIX
 from holdfast.console.api.routes import DESCRIPTION
-from holdfast.console.product_pages import product_pages
+from holdfast.console.products import product_pages
 from holdfast.console.service import Console, groups
 from tests.console.api.conftest import Api
 
