@@ -91,8 +91,8 @@ def said(process: Process, text: str) -> str:
     def found() -> list[str]:
         return [entry["event"] for entry in process.events if text in entry["event"]]
 
-    with process._more:
-        assert process._more.wait_for(lambda: found() or process._ended, PATIENCE_S), process.events
+    with process.more:
+        assert process.more.wait_for(lambda: found() or process.ended, PATIENCE_S), process.events
     assert found(), process.events
     return found()[0]
 

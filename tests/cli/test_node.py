@@ -65,20 +65,20 @@ class Process:
                 self.child = Forked("holdfast", command, said, Path.cwd(), dict(os.environ))
         self._heard = heard
         self.events: list[dict[str, Any]] = []
-        self._more = threading.Condition()
-        self._ended = False
+        self.more = threading.Condition()
+        self.ended = False
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
     def _read(self) -> None:
         with self._heard, open(self._heard.fileno(), closefd=False) as lines:
             for line in lines:
-                with self._more:
+                with self.more:
                     self.events.append(json.loads(line) if line.startswith("{") else {"event": line.strip()})
-                    self._more.notify_all()
-        with self._more:
-            self._ended = True
-            self._more.notify_all()
+                    self.more.notify_all()
+        with self.more:
+            self.ended = True
+            self.more.notify_all()
 
     def wait_for(self, event: str, number: int = 0) -> dict[str, Any]:
         """The event of that name that has so many before it."""
@@ -86,8 +86,8 @@ class Process:
         def found() -> list[dict[str, Any]]:
             return [entry for entry in self.events if entry["event"] == event][number:]
 
-        with self._more:
-            assert self._more.wait_for(lambda: found() or self._ended, PATIENCE_S), self.events
+        with self.more:
+            assert self.more.wait_for(lambda: found() or self.ended, PATIENCE_S), self.events
         assert found(), self.events
         return found()[0]
 

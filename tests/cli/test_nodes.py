@@ -48,8 +48,7 @@ def test_a_python_that_can_t_be_run_is_named(tmp_path: Path, monkeypatch: pytest
     closed.unlink()
     with pytest.raises(Unavailable, match=f"{closed}: .*install Holdfast again"):
         uvloop.run(launcher.node("lab"))
-    for end in (launcher._ours, launcher._theirs):
-        end.close()
+    launcher.close()
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli import exits, output
-from holdfast.cli.tasks import _bars, _draw
+from holdfast.cli.tasks import draw, progress_bars
 from holdfast.operate import tasks
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.rules.tasks.task import EndAttempt, StartAttempt, State, Task
@@ -271,8 +271,8 @@ def test_what_is_gone_is_told_and_watched_no_more(
 
 
 def test_square_brackets_of_a_task_are_drawn_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    bars = _bars()
-    _draw(bars, {}, [Task("[/t1]", TYPE, State.RUNNING, note="reads [/data]")])
+    bars = progress_bars()
+    draw(bars, {}, [Task("[/t1]", TYPE, State.RUNNING, note="reads [/data]")])
     output.console().print(bars)
     drawn = capsys.readouterr().out
     assert f"{TYPE} [/t1]" in drawn

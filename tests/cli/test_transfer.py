@@ -18,10 +18,10 @@ from holdfast.rules.streams.ledger import Commit, Result, RunLog
 from holdfast.rules.tasks.task import DelayTask, Task
 from holdfast.tasks.discovery import Listing, NodeEntry
 from holdfast.testing.conformance.state import TIMERS, effect
-from holdfast.transfer import contents as transfer_contents
 from holdfast.transfer.contents import PROBES, contents
 from holdfast.transfer.parts import PAGE, Item, Part, compared, conflict, copy, report
 from holdfast.wiring.services import Services
+from simulator.servers import RedisServer
 
 LONG_S = 600.0
 SOURCE, TARGET = "sqlite:///source.db", "sqlite:///target.db"
@@ -268,17 +268,15 @@ def test_two_urls_of_one_file_are_the_same_services(
     assert "--from and --to are the same services: there is nothing to transfer" in refused.err
 
 
-@pytest.mark.usefixtures("filled")
-def test_two_urls_of_one_registry_are_found_by_what_is_written_there(
-    holdfast: Any, monkeypatch: pytest.MonkeyPatch
+def test_two_names_of_one_server_are_found_by_what_is_written_there(
+    holdfast: Any, redis_server: RedisServer
 ) -> None:
-    other = "sqlite:///./source.db"
-    before = on(SOURCE, lambda held: held.registry().list(""))
-    monkeypatch.setattr(transfer_contents, "_is_same", lambda *_: False)  # as with two names of one server
-    refused = holdfast("transfer", "--from", SOURCE, "--to", other)
+    source = redis_server.url
+    other = source.replace("127.0.0.1", "localhost")
+    refused = holdfast("transfer", "--from", source, "--to", other)
     assert refused.code == 2
-    assert f"--from and --to have the same registry, as {SOURCE!r} and as {other!r}" in refused.err
-    assert on(SOURCE, lambda held: held.registry().list("")) == before, "the document of the probe is gone"
+    assert f"--from and --to have the same registry, as {source!r} and as {other!r}" in refused.err
+    assert on(source, lambda held: held.registry().list("")) == [], "the document of the probe is gone"
 
 
 @pytest.mark.usefixtures("filled")

@@ -30,17 +30,17 @@ class Flaky(MemoryQueue):
         self.failing: list[str] = []
         self.calls: list[str] = []
 
-    def _try(self, call: str) -> None:
+    def attempt(self, call: str) -> None:
         self.calls.append(call)
         if call in self.failing:
             raise Unavailable("not now")
 
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
-        self._try("receive")
+        self.attempt("receive")
         return await super().receive(limit, wait_s, visibility_s, holder)
 
     async def bury(self, letters: Any) -> None:
-        self._try("bury")
+        self.attempt("bury")
         await super().bury(letters)
 
 
@@ -293,7 +293,7 @@ async def test_a_queue_that_stops_answering_is_asked_by_one(
         if len(rig.queue.calls) > 20:
             raise Unavailable("not now")
 
-    monkeypatch.setattr(rig.queue, "_try", fail_later)
+    monkeypatch.setattr(rig.queue, "attempt", fail_later)
     await rig.restart()
     await clock.sleep(30)
     calls = rig.stats.receive_calls

@@ -4,13 +4,12 @@ import ast
 import importlib
 import signal
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from holdfast.common import user_code
 from holdfast.common.user_code import (
     LOCAL_CHARS_MAX,
     UserCodeExited,
@@ -21,13 +20,19 @@ from holdfast.common.user_code import (
 )
 
 
+@pytest.fixture(autouse=True)
+def without_locals() -> Iterator[None]:
+    """Tracebacks show no values again after each test."""
+    yield
+    show_locals(False)
+
+
 @pytest.fixture
 def raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Exception:
     (tmp_path / "raising.py").write_text(
         "def run():\n    total, long, secret = 42, 'x' * 1000, 'hunter2'\n    return total / 0\n\nrun()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(user_code, "_with_locals", False)
     with pytest.raises(ZeroDivisionError) as caught:
         importlib.import_module("raising")
     return caught.value
@@ -90,28 +95,28 @@ class Untold:
         raise RuntimeError("not open yet")
 
 
-def explained(run: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> str:
+def explained(run: Callable[[], None]) -> str:
     """What is told of an error, with locals."""
-    monkeypatch.setattr(user_code, "_with_locals", True)
+    show_locals()
     with ThreadPoolExecutor(1) as pool:  # so that it is caught in another file
         error = pool.submit(run).exception()
     assert error is not None
     return explain(error)
 
 
-def test_a_value_whose_text_cannot_be_made_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_whose_text_cannot_be_made_hides_no_other() -> None:
     def run() -> None:
         untold, huge, number = Untold(), 10**10_000, 42
         raise ValueError(number, id(untold) == id(huge))
 
-    told = explained(run, monkeypatch)
+    told = explained(run)
     assert "number = 42" in told
     assert "untold = <Untold" in told
     assert "huge = <int" in told
     assert told.rstrip().endswith("ValueError: (42, False)")
 
 
-def test_large_values_are_cut_before_a_text_of_all_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_values_are_cut_before_a_text_of_all_is_made() -> None:
     class Counted:
         made = 0
 
@@ -123,13 +128,13 @@ def test_large_values_are_cut_before_a_text_of_all_is_made(monkeypatch: pytest.M
         rows, body = [Counted() for _ in range(1000)], b"x" * 100_000
         raise ValueError(len(rows) + len(body))
 
-    told = explained(run, monkeypatch)
+    told = explained(run)
     assert "rows = [a row, " in told
     assert "body = b'xxx" in told
     assert Counted.made < 20
 
 
-def test_locals_are_shown_and_cut_in_the_whole_chain_of_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locals_are_shown_and_cut_in_the_whole_chain_of_errors() -> None:
     def fail(name: str) -> None:
         here = name + "x" * 1000
         raise KeyError(len(here))
@@ -156,7 +161,7 @@ def test_locals_are_shown_and_cut_in_the_whole_chain_of_errors(monkeypatch: pyte
                 raise ValueError from cause
 
     for names, each in {("member-",): run, ("cause-",): chained}.items():
-        told = explained(each, monkeypatch)
+        told = explained(each)
         for name in names:
             assert f"here = '{name}xxx" in told
         assert max(map(len, told.splitlines())) < LOCAL_CHARS_MAX + 40
@@ -174,6 +179,6 @@ def test_an_error_is_explained_also_where_python_can_not_parse_the_lines_of_its_
         print(1 + 1 / 0)  # noqa: T201
 
     monkeypatch.setattr(ast, "parse", refuse)
-    told = explained(divide, monkeypatch)
+    told = explained(divide)
     assert "in divide" in told
     assert told.endswith("ZeroDivisionError: division by zero\n")

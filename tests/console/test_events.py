@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import socket
 import time
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import pytest
 
 from holdfast.console.access import Caller, settings_for
 from holdfast.console.attention import Attention
-from holdfast.console.events import PAUSE_S, Events, _EventStream
+from holdfast.console.events import PAUSE_S, Events, EventStream
 from holdfast.console.service import Console, ConsoleSettings
 from holdfast.console.tokens import add
 from holdfast.ports.coordinator import Claim
@@ -41,17 +40,15 @@ async def test_two_hundred_open_pages_are_served_and_the_overview_stays_quick(
 
 
 @pytest.mark.slow
-async def test_more_than_the_most_are_asked_to_come_again(
-    console: Console, reader: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(console.parts.events, "_most", 2)
+async def test_more_than_the_most_are_asked_to_come_again(console: Console, reader: Browser) -> None:
+    console.parts.events.most = 2
     async with reader.events(), reader.events(), reader.events() as third:
         assert third.status == 503
         assert len(console.parts.events) == 2
 
 
 async def test_what_waits_for_a_slow_browser_is_the_latest_of_each_topic() -> None:
-    stream = _EventStream(Caller("", frozenset({"read"})))
+    stream = EventStream(Caller("", frozenset({"read"})))
     for number in range(10_000):
         stream.put(["overview", "streams"], str(number))
     assert stream.waiting == {"overview": "9999", "streams": "9999"}
@@ -92,10 +89,16 @@ async def publish_much(console: Console, kb: int) -> None:
     """Publish so much news that no buffer between here and a browser takes all of it."""
     events, topic = console.parts.events, "overview" * 128
     for _ in range(kb):
-        events._told_at = -math.inf
         events.publish(topic)
         for _ in range(3):  # each stream takes its turn
             await asyncio.sleep(0)
+
+
+@pytest.fixture
+def unpaused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """News are told at once."""
+    monkeypatch.setattr("holdfast.console.events.PAUSE_S", 0.0)
+    monkeypatch.setattr("holdfast.console.events.PAUSE_PER_STREAM_S", 0.0)
 
 
 @pytest.fixture
@@ -105,25 +108,26 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("unpaused", "impatient")
 async def test_two_hundred_browsers_that_read_nothing_are_let_go(console: Console, reader: Browser) -> None:
-    events, connections = console.parts.events, console._connections
+    events, connections = console.parts.events, console.connections
     before = len(connections)
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(200):
             await stack.enter_async_context(SlowReader(console))
-        streams = list(events._streams)
+        streams = list(events.streams)
         assert len(streams) == 200
         await publish_much(console, kb=400)
         for stream in streams:
-            assert stream._transport is not None
-            assert stream._transport.get_write_buffer_size() < 256 * 1024
+            assert stream.transport is not None
+            assert stream.transport.get_write_buffer_size() < 256 * 1024
             assert len(stream.waiting) <= 8
         await until(lambda: not len(events) and len(connections) <= before)
         assert (await reader.get("/")).status == 200
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unpaused")
 async def test_a_browser_that_reads_nothing_loses_its_events_with_its_token(
     services: Services, tmp_path: Path
 ) -> None:
@@ -134,12 +138,12 @@ async def test_a_browser_that_reads_nothing_loses_its_events_with_its_token(
     await running.start()
     try:
         async with SlowReader(running, token):
-            (stream,) = running.parts.events._streams
-            while not stream._writing or not stream.waiting:
+            (stream,) = running.parts.events.streams
+            while not stream.writing or not stream.waiting:
                 await publish_much(running, kb=1)
             began_at = time.monotonic()
             file.write_text("")
-            await until(lambda: not len(running._connections))
+            await until(lambda: not len(running.connections))
             assert time.monotonic() - began_at < 5
     finally:
         await running.stop()
@@ -157,8 +161,8 @@ class StandingClock:
 async def test_news_have_a_pause_which_grows_with_the_open_pages(console: Console) -> None:
     clock = StandingClock()
     events = Events(console.parts.access, clock)  # type: ignore[arg-type]
-    streams = [_EventStream(Caller("", frozenset())) for _ in range(100)]
-    events._streams = dict.fromkeys(streams)
+    streams = [EventStream(Caller("", frozenset())) for _ in range(100)]
+    events.streams = dict.fromkeys(streams)
     events.publish("overview", "streams")
     assert streams[0].waiting == {"overview": "1", "streams": "1"}
     streams[0].waiting.clear()
@@ -174,8 +178,8 @@ async def test_news_have_a_pause_which_grows_with_the_open_pages(console: Consol
 @pytest.mark.slow
 async def test_news_of_a_pause_are_told_after_it_though_nothing_more_changes(console: Console) -> None:
     events = Events(console.parts.access, console.parts.clock)
-    stream = _EventStream(Caller("", frozenset()))
-    events._streams = {stream: None}
+    stream = EventStream(Caller("", frozenset()))
+    events.streams = {stream: None}
     events.publish("overview")
     stream.waiting.clear()
     stream.woken.clear()
@@ -185,9 +189,7 @@ async def test_news_of_a_pause_are_told_after_it_though_nothing_more_changes(con
     assert stream.waiting == {"audit": "2"}
 
 
-async def test_what_a_page_loads_at_news_was_made_after_them(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_page_loads_at_news_was_made_after_them(console: Console) -> None:
     made: list[str] = []
 
     async def make() -> str:
@@ -195,7 +197,7 @@ async def test_what_a_page_loads_at_news_was_made_after_them(
         return f"{len(made)} times"
 
     cache = console.parts.cache
-    monkeypatch.setattr(cache, "_kept_s", 3600.0)
+    cache.kept_s = 3600.0
     assert await cache.get("part", make) == "1 times"
     console.parts.events.publish("streams")
     assert await cache.get("part", make) == "2 times"

@@ -65,11 +65,13 @@ def point(key: str, **more: Any) -> Checkpoint:
     return Checkpoint(key, **{"epoch": 1, "number": 1, "at": 1000.0, "log": RunLog(0, 0, 5), **more})
 
 
-async def filled(points: Iterable[Checkpoint], claims: Iterable[Claim] = ()) -> tuple[StreamIndex, Stored]:
+async def filled(
+    points: Iterable[Checkpoint], claims: Iterable[Claim] | Claimed = ()
+) -> tuple[StreamIndex, Stored]:
     """An index that has read everything once."""
     state = Stored(list(points))
     index = StreamIndex(
-        Claimed(list(claims)),  # type: ignore[arg-type]
+        claims if isinstance(claims, Claimed) else Claimed(list(claims)),  # type: ignore[arg-type]
         state,  # type: ignore[arg-type]
         SystemClock(),
         Unhurried(),  # type: ignore[arg-type]
@@ -293,9 +295,8 @@ async def test_a_store_that_has_lost_commits_is_believed() -> None:
 
 
 async def test_a_claim_that_is_told_while_all_are_read_is_the_newer_one() -> None:
-    index, _ = await filled([], [Claim(key, "a", 1) for key in ("s/moved", "s/released", "outbox:p/0")])
-    claimed = index._coordinator
-    assert isinstance(claimed, Claimed)
+    claimed = Claimed([Claim(key, "a", 1) for key in ("s/moved", "s/released", "outbox:p/0")])
+    index, _ = await filled([], claimed)
 
     def tell() -> None:
         for key, member in (("s/moved", "b"), ("s/released", ""), ("s/new", "b"), ("outbox:p/0", "b")):
@@ -319,9 +320,8 @@ async def test_a_claim_that_is_told_while_all_are_read_is_the_newer_one() -> Non
 
 
 async def test_claims_that_could_not_be_read_are_read_in_the_next_round() -> None:
-    index, _ = await filled([], [])
-    claimed = index._coordinator
-    assert isinstance(claimed, Claimed)
+    claimed = Claimed([])
+    index, _ = await filled([], claimed)
 
     def fail() -> None:
         raise Unavailable("the coordinator is away")

@@ -28,7 +28,7 @@ class Nodes:
             cast("Any", SimpleNamespace(publish=lambda *topics: None)),
             cast("Any", None),
         )
-        self.overview._knows_queues = True
+        self.overview.knows_queues = True
 
     async def refresh(self) -> None:
         """Stands for the view, which asks the coordinator."""
@@ -42,8 +42,8 @@ class Nodes:
         self.members = {
             name: Member(name, name, "", Load(handled=count), foreign=True) for name, count in handled.items()
         }
-        await self.overview._look_at_nodes()
-        self.overview._sample()
+        await self.overview.look_once_at_nodes()
+        self.overview.take_sample()
         return self.overview.samples[-1].handled_per_s
 
 
@@ -51,6 +51,8 @@ async def test_what_a_node_has_handled_before_it_came_is_in_no_rate() -> None:
     nodes = Nodes()
     assert await nodes.rate(0.0, a=1_000) is None
     assert await nodes.rate(10.0, a=1_100) == 10.0
+    nodes.overview.take_sample()
+    assert nodes.overview.samples[-1].handled_per_s == 10.0, "there was no other look"
     assert await nodes.rate(20.0, a=1_200, b=5_000_000) == 10.0
     assert await nodes.rate(30.0, a=1_200, b=5_000_300) == 30.0
     assert await nodes.rate(40.0, rejoined=5_000_900) is None, "nobody was there before"

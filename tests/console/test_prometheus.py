@@ -18,7 +18,7 @@ from holdfast.cluster.timings import SHORT_S
 from holdfast.config.settings import Config
 from holdfast.console.latency import Latency
 from holdfast.console.overview import Sample
-from holdfast.console.pages.overview import _charts
+from holdfast.console.pages.overview import charts
 from holdfast.console.prometheus import POINTS, PrometheusHistory
 from holdfast.console.service import Console
 from holdfast.errors import ConfigError, Unavailable
@@ -90,8 +90,8 @@ async def test_the_overview_shows_the_latency_from_queue_to_commit(
     before = await asyncio.to_thread(node.results, "cameras", 5)
     node.stream("cameras").send({"camera": "timed", "frame": 0})
     await asyncio.to_thread(node.results, "cameras", len(before) + 1)
-    await overview._look_at_nodes()
-    overview._sample()
+    await overview.look_once_at_nodes()
+    overview.take_sample()
     assert (overview.samples[-1].p99_s or 0) > 0
     assert "Queue to commit, p99" in (await reader.get("/parts/overview")).text
 
@@ -103,7 +103,7 @@ async def test_charts_of_latencies_are_in_milliseconds_and_others_as_they_are(
     names = ("handled_per_s", "p50_s", "p99_s", "waiting", "dead", "running")
     monkeypatch.setattr(overview, "hour", {name: [0.25, None, 0.5] for name in names})
     monkeypatch.setattr(overview, "samples", deque[Sample]())
-    by_label = {each["label"]: each for each in _charts(overview)}
+    by_label = {each["label"]: each for each in charts(overview)}
     assert {label: each["drawn"]["most"] for label, each in by_label.items()} == {
         "Messages handled": 0.5,
         "Queue to commit, p99": 500.0,
@@ -113,23 +113,6 @@ async def test_charts_of_latencies_are_in_milliseconds_and_others_as_they_are(
         "Tasks running": 0.5,
     }
     assert by_label["Messages handled"]["now"] == "—", "there is no sample yet"
-
-
-@pytest.mark.nightly
-async def test_between_two_looks_at_nodes_the_rate_stays(console: Console, reader: Browser) -> None:
-    await reader.until("cameras", "/")
-    overview = console.parts.overview
-    async with asyncio.timeout(30):
-        while not any(member.load.handled for member in overview.members):  # told with each renewal
-            await overview._look_at_nodes()
-    for _ in range(2):
-        overview._handled = dict.fromkeys(overview._handled, 0)
-        await overview._look_at_nodes()
-        overview._sample()
-    per_s = overview.samples[-1].handled_per_s
-    assert per_s
-    overview._sample()
-    assert overview.samples[-1].handled_per_s == per_s
 
 
 # --- from Prometheus

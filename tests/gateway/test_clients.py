@@ -446,10 +446,10 @@ async def test_addresses_that_came_once_are_forgotten_without_a_file_too() -> No
 
     for n in range(100):
         await clients.admit(make_mocked_request("POST", "/process/x").clone(remote=f"10.0.0.{n}"), answer)
-    assert len(clients._limiter) == 100
+    assert len(clients.limiter) == 100
     watching = asyncio.create_task(clients.watch())
     await asyncio.wait_for(clock.slept.wait(), PATIENCE_S)
-    assert len(clients._limiter) == 0
+    assert len(clients.limiter) == 0
     watching.cancel()
 
 

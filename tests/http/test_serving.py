@@ -18,7 +18,6 @@ from holdfast.http.serving import (
     IDLE_S,
     RESERVE,
     Connections,
-    _Connection,
     allow_files,
     problems,
 )
@@ -54,12 +53,24 @@ class Clock(SimClock):
                 await self.looks.wait()
 
 
+class NotedConnections(Connections):
+    """Connections that tell when bytes have come on one without a request."""
+
+    def __init__(self, clock: Clock, most: int) -> None:
+        super().__init__(clock, most)
+        self.received = asyncio.Event()
+
+    def begun(self, connection: Any) -> None:
+        super().begun(connection)
+        self.received.set()
+
+
 class Server:
     """A server whose requests wait for ``go_on``."""
 
     def __init__(self, most: int) -> None:
         self.clock = Clock()
-        self.connections = Connections(self.clock, most)
+        self.connections = NotedConnections(self.clock, most)
         self.begun = asyncio.Event()
         self.go_on = asyncio.Event()
         self.port = 0
@@ -137,22 +148,13 @@ async def test_who_sends_no_whole_request_is_closed(sent: bytes) -> None:
 async def test_a_head_that_comes_a_byte_at_a_time_has_no_more_time_than_any() -> None:
     async with Server(10).running() as server:
         reader, writer = await server.connect()
-        (connection,) = server.connections._idle
+        received = server.connections.received
         writer.write(b"G")
-        while not connection.half_sent:
-            await server.clock.looked()
-        ends_at, received = connection.ends_at, asyncio.Event()
-        begun = server.connections.begun
-
-        def noted(connection: _Connection) -> None:
-            begun(connection)
-            received.set()
-
-        server.connections.begun = noted  # type: ignore[method-assign]
+        await asyncio.wait_for(received.wait(), PATIENCE_S)
+        received.clear()
         server.clock.at = HEAD_S - 1
         writer.write(b"E")
         await asyncio.wait_for(received.wait(), PATIENCE_S)
-        assert connection.ends_at == ends_at
         server.clock.at = HEAD_S
         assert await ended(reader) == b""
         writer.close()
@@ -185,9 +187,9 @@ async def test_a_connection_is_kept_for_a_while_after_its_answer_and_closed_then
         await server.clock.looked()
         writer.write(REQUEST)
         await reader.readuntil(b"here")
+        server.connections.received.clear()
         writer.write(b"GET /")  # half of a request
-        while not any(idle.half_sent for idle in server.connections._idle):
-            await server.clock.looked()
+        await asyncio.wait_for(server.connections.received.wait(), PATIENCE_S)
         server.clock.at += HEAD_S + 1
         assert await ended(reader) == b""
         writer.close()

@@ -17,12 +17,14 @@ from holdfast.image.oci import digest_of
 
 class StrictRegistry:
     """``uses_a_token`` requests are served for a token. ``cut_at`` cuts the connection once, after so many
-    bytes of uploads. ``elsewhere`` has the Authorization of each request to the other storage."""
+    bytes of uploads. ``unanswered`` has the methods by which
+    uploads get no answer. ``elsewhere`` has the Authorization of each request to the other storage."""
 
     def __init__(self, *, uses_a_token: int = 1 << 30, identity_token: str = "") -> None:
         self.blobs: dict[tuple[str, str], bytes] = {}
         self.manifests: dict[tuple[str, str], tuple[str, bytes]] = {}
         self.cut_at = 0
+        self.unanswered: set[str] = set()
         self.received = 0
         self.scopes: list[str] = []
         self.elsewhere: list[str | None] = []
@@ -86,6 +88,10 @@ class StrictRegistry:
         name, place = request.match_info["name"], request.match_info["id"]
         if not self._allowed(request, f"repository:{name}:pull,push"):
             return self._challenge()
+        if request.method in self.unanswered:
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response(status=500)
         if request.method == "POST":
             if (source := request.query.get("from")) is not None:
                 held = self.blobs.get((source, request.query["mount"]))

@@ -21,7 +21,6 @@ from holdfast.errors import (
     LoginRefused,
     NotKnown,
     OperationRefused,
-    Unavailable,
 )
 from holdfast.image import credentials
 from holdfast.image import registry as registries
@@ -140,20 +139,14 @@ async def test_an_upload_goes_on_in_another_process_after_the_parts_that_were_an
     monkeypatch.setattr(registries, "PART_BYTES", 2 * MIB)
     descriptor, path = blob(blobs, 16 * MIB)
     async with RegistryClient(server.address, blobs) as registry:
-        send_part = registry._send_part
-
-        async def ends_at_half(*arguments: Any) -> Any:
-            if registry.sent_bytes >= 8 * MIB:
-                raise KeyboardInterrupt
-            return await send_part(*arguments)
-
-        monkeypatch.setattr(registry, "_send_part", ends_at_half)
-        with pytest.raises(KeyboardInterrupt):
-            await registry.push_blob("team/app", descriptor, path)
-        assert registry.sent_bytes == 8 * MIB
+        pushing = asyncio.create_task(registry.push_blob("team/app", descriptor, path))
+        while registry.sent_bytes < 8 * MIB:  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0)
+        pushing.cancel()
+        await asyncio.wait([pushing])
     async with RegistryClient(server.address, blobs) as registry:
         await registry.push_blob("team/app", descriptor, path)
-        assert registry.sent_bytes == 8 * MIB
+        assert registry.sent_bytes <= 10 * MIB, "three parts were answered"
         assert await registry.has_blob("team/app", descriptor.digest)
 
 
@@ -371,19 +364,10 @@ async def test_a_proxy_of_the_environment_is_asked_but_for_what_goes_without_one
         assert len(asked) == 1
 
 
-async def test_a_push_goes_on_where_what_only_tidies_or_asks_gets_no_answer(
-    blobs: Blobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_push_goes_on_where_what_only_tidies_or_asks_gets_no_answer(blobs: Blobs) -> None:
     descriptor, path = blob(blobs, 100)
     async with StrictRegistry() as strict, RegistryClient(strict.address, blobs) as registry:
-        send = registry._send
-
-        async def unanswered(method: str, url: Any, *arguments: Any) -> Any:
-            if "/uploads/" in url.path and method in ("DELETE", "GET"):
-                raise Unavailable("no answer")
-            return await send(method, url, *arguments)
-
-        monkeypatch.setattr(registry, "_send", unanswered)
+        strict.unanswered = {"DELETE", "GET"}
         assert not await registry.mount("team/app", descriptor.digest, "base")
         note = blobs.note("upload", f"{strict.address}/team/app@{descriptor.digest}".encode())
         note.write_text(f"http://{strict.address}/v2/team/app/blobs/uploads/of-before")

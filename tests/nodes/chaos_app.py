@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from holdfast import App, Context, StreamHandler
-from holdfast.errors import HoldfastError
 from holdfast.rules.streams.ledger import Commit
 from tests.nodes.acting_app import RULES, Item, State, follow
 from tests.nodes.acting_app import app as acting
@@ -129,8 +128,8 @@ def stop_where_told(place: Path) -> None:
         await redis_commit(self, wanted)
 
     redis_state.RedisState.commit = stopping_redis_commit  # type: ignore[method-assign, assignment]
-    commit, publish = sqlite_state.SqliteState.commit, sqlite_state._publish
-    commit_all, acquire = sqlite_state.SqliteState._commit_all, sqlite_lock.WriteLock.acquire
+    commit, acquire = sqlite_state.SqliteState.commit, sqlite_lock.WriteLock.acquire
+    change_rows = Transaction.change_rows
     on_their_way: dict[str, Commit] = {}
 
     async def noted_commit(self: sqlite_state.SqliteState, wanted: Commit) -> None:
@@ -140,30 +139,26 @@ def stop_where_told(place: Path) -> None:
         finally:
             on_their_way.pop(wanted.id, None)
 
-    def noted_commit_all(
-        self: sqlite_state.SqliteState, transaction: Transaction, commits: Sequence[sqlite_state.Prepared]
-    ) -> list[HoldfastError | None]:
-        for prepared in commits:  # those that are written, if not answered yet, are not on their way
-            on_their_way.pop(prepared.commit.id, None)
-        return commit_all(self, transaction, commits)
-
     def stopping_acquire(self: sqlite_lock.WriteLock) -> None:
         # Whoever stops while it holds the lock is killed for it; here it does not hold it yet.
         if (coming := list(on_their_way.values())) and obey("stop-before-commit", *coming):
             threading.Event().wait(0.1)  # a stop reaches this thread a moment later, and must find it here
         acquire(self)
 
-    def stopping_publish(transaction: Transaction, *args: Any) -> None:
-        full = (place / "disk-full").exists()  # then the file can't grow
-        transaction.connection.execute(f"PRAGMA max_page_count = {1 if full else 1 << 30}")
-        publish(transaction, *args)
-        if obey("stop-in-transaction"):
+    def stopping_change_rows(self: Transaction, template: str, rows: Sequence[Any], *more: Any) -> int:
+        if template == sqlite_state.APPLY:
+            for _, _, commit_id, *_ in rows:  # what is written, if not answered yet, is not on its way
+                on_their_way.pop(commit_id, None)
+            full = (place / "disk-full").exists()  # then the file can't grow
+            self.connection.execute(f"PRAGMA max_page_count = {1 if full else 1 << 30}")
+        changed = change_rows(self, template, rows, *more)
+        if template == sqlite_state.LOG and obey("stop-in-transaction"):
             hang()  # a stop reaches this thread a moment later, and must find it here
+        return changed
 
     sqlite_lock.WriteLock.acquire = stopping_acquire  # type: ignore[method-assign]
     sqlite_state.SqliteState.commit = noted_commit  # type: ignore[method-assign,assignment]
-    sqlite_state.SqliteState._commit_all = noted_commit_all  # type: ignore[method-assign]
-    sqlite_state._publish = stopping_publish  # type: ignore[assignment]
+    Transaction.change_rows = stopping_change_rows  # type: ignore[method-assign]
 
 
 def note_hand_overs(file: Path) -> None:

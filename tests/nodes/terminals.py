@@ -12,9 +12,10 @@ import os
 import sys
 from pathlib import Path
 
+from holdfast.devices import JsonDialect
 from holdfast.devices.fleet import Conduct, Fleet
 from holdfast.devices.services.memory.terminal import Saying, Terminal
-from holdfast.devices.services.mqtt.address import MqttAddress, parse
+from holdfast.devices.services.mqtt.address import parse
 from holdfast.errors import InvalidMessage
 from holdfast.system.clock import SystemClock
 
@@ -49,44 +50,49 @@ class Notes:
         os.write(self._file, f"{line}\n".encode())
 
 
-class Terminals(Fleet):
-    """A fleet that takes notes."""
+def take_notes(terminal: Terminal, notes: Notes, correlated: bool) -> None:
+    """Have a terminal note what it hears and says. ``correlated``: its answers name their commands."""
+    hear, said, dialect, clock = terminal.hear, terminal.said, JsonDialect(), SystemClock()
 
-    def __init__(self, address: MqttAddress, count: int, seed: str, conduct: Conduct, notes: Notes) -> None:
-        super().__init__(address, names(count), SystemClock(), conduct=conduct, seed=seed)
-        self._notes = notes
-        self._device_of = {self._topics.command_to(device): device for device in self.terminals}
+    def noted_hear(command: str, payload: bytes, now: float) -> list[Saying]:
+        notes.note("heard", terminal.device, dialect.read(payload).id)
+        return hear(command, payload, now)
 
-    def _hear(self, topic: str, payload: bytes, correlation: bytes) -> None:
-        self._notes.note("heard", self._device_of[topic], self._dialect.read(payload).id)
-        super()._hear(topic, payload, correlation)
-
-    def _say(self, terminal: Terminal, saying: Saying) -> None:
-        named = saying.id if self._address.version == "5" else ""
+    def noted_said(saying: Saying) -> None:
+        named = saying.id if correlated else ""
         try:
-            named = named or self._dialect.read(saying.payload).id
+            named = named or dialect.read(saying.payload).id
         except InvalidMessage:
             named = "-"
-        self._notes.note("said", terminal.device, named)
-        super()._say(terminal, saying)
+        if not terminal.away(clock.monotonic()):  # else it is silent
+            notes.note("said", terminal.device, named)
+        said(saying)
 
-    async def listen(self) -> None:
-        """For ever; notes when it could not."""
-        before = self._clock.monotonic()
-        while True:
-            await self._clock.sleep(TICK_S)
-            now = self._clock.monotonic()
-            if now - before > TICK_S + SLOW_S:
-                self._notes.note("slow", f"{before:.4f}")
-            before = now
+    terminal.hear, terminal.said = noted_hear, noted_said  # type: ignore[method-assign]
+
+
+async def listen(notes: Notes) -> None:
+    """Note when this process had no time to listen, for ever."""
+    clock = SystemClock()
+    before = clock.monotonic()
+    while True:
+        await clock.sleep(TICK_S)
+        now = clock.monotonic()
+        if now - before > TICK_S + SLOW_S:
+            notes.note("slow", f"{before:.4f}")
+        before = now
 
 
 async def main(url: str, file: str, count: str, seed: str, conduct: str) -> None:
     """Listen until killed."""
     notes = Notes(Path(file))
-    async with Terminals(parse(url), int(count), seed, CONDUCTS[conduct], notes) as terminals:
+    address = parse(url)
+    fleet = Fleet(address, names(int(count)), SystemClock(), conduct=CONDUCTS[conduct], seed=seed)
+    for terminal in fleet.terminals.values():
+        take_notes(terminal, notes, correlated=address.version == "5")
+    async with fleet:
         notes.note("began")
-        await terminals.listen()
+        await listen(notes)
 
 
 if __name__ == "__main__":

@@ -558,7 +558,7 @@ async def test_a_service_that_holds_other_bytes_is_not_believed(desk: Desk) -> N
             async def damaged(*args: Any, **kwargs: Any) -> Any:
                 if self.flips:
                     self.flips -= 1
-                    upload._data[0] ^= 1
+                    self.files[upload.token][0] ^= 1
                 return await commit(*args, **kwargs)
 
             upload.commit = damaged  # type: ignore[method-assign]

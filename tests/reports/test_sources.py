@@ -663,7 +663,7 @@ def test_what_a_service_lists_outside_of_roots_is_not_read(monkeypatch: pytest.M
             for key in ("root/100%25.parquet", outside)
         ]
 
-    monkeypatch.setattr(places, "_listed", listed)
+    monkeypatch.setattr(places, "listed", listed)
     outside = "root/in.parquet"
     assert len(places.list_places("s3://b/root/", {"root": "s3://b/root"}, ["s3://b"])) == 2
     outside = "root-private/t.parquet"
@@ -678,7 +678,7 @@ def test_a_link_that_is_changed_after_it_was_followed_opens_nothing(
     inside, outside = stored(tmp_path / "in", ROWS), stored(tmp_path / "outside", ROWS)
     link = tmp_path / "in" / "link.parquet"
     link.symlink_to(outside)
-    really_listed = places._listed
+    really_listed = places.listed
 
     def listed(url: str, secret: dict[str, str]) -> list[places.SourceFile]:
         found = really_listed(url, secret)
@@ -686,7 +686,7 @@ def test_a_link_that_is_changed_after_it_was_followed_opens_nothing(
         link.symlink_to(inside)
         return found
 
-    monkeypatch.setattr(places, "_listed", listed)
+    monkeypatch.setattr(places, "listed", listed)
     with pytest.raises(UnreadableSource, match="leads out"):
         places.list_places(str(link), {}, [str(tmp_path / "in")])
 
@@ -866,7 +866,7 @@ def test_who_reads_on_after_the_end_leaves_no_connection(web: Any) -> None:
         pass
     file.seek(READ_AHEAD_BYTES)
     file.read(1)
-    assert file._connection is None
+    assert not file.connected
 
 
 def test_a_file_that_changes_while_it_is_read(web: Any) -> None:

@@ -378,16 +378,16 @@ async def test_a_slot_that_is_given_up_just_as_its_maker_is_lost(
     slots = make("waiting_app:app", preload=False)
     spawning = asyncio.ensure_future(slots.spawn())
     pid, server_pid = await told(fifo)
-    server = slots._server
+    server = slots.server
     assert server is not None
-    really_heard = server._heard
+    really_heard = server.heard
 
     def heard(event: wire.Event | None) -> None:
         really_heard(event)
         if event is None:
             spawning.cancel()
 
-    monkeypatch.setattr(server, "_heard", heard)
+    monkeypatch.setattr(server, "heard", heard)
     os.kill(server_pid, signal.SIGKILL)
     with pytest.raises(asyncio.CancelledError):
         await spawning

@@ -56,7 +56,7 @@ def test_who_can_not_tell_its_stacks_still_hears_of_a_cancel(
     host = TaskChildHost(line)
     host.at_hand = ATTEMPT
     child = TaskChild(line, pair[1], host, cast("TaskWorker", worker), 0)
-    listening = threading.Thread(target=child._listen, daemon=True)
+    listening = threading.Thread(target=child.listen, daemon=True)
     listening.start()
     node.sendall(wire.frame(wire.LookAtAttempt(), ATTEMPT))
     splitter = wire.Splitter()

@@ -79,16 +79,16 @@ async def test_what_a_server_is_told_while_it_stands_still_waits_for_it(end: sig
     slots, listener = task_slots(TaskSlotSettings(app=APP), SystemClock()), RecordingListener()
     slot = await slots.spawn(listener)
     before = open_files()
-    server = slots._server
+    server = slots.server
     assert server is not None
-    server._process.send_signal(signal.SIGSTOP)
+    server.process.send_signal(signal.SIGSTOP)
     for _ in range(10_000):
         server.lease("of nobody", 1.0)
     spawning = asyncio.ensure_future(slots.spawn(RecordingListener()))
     async with asyncio.timeout(PATIENCE_S):
-        while not server._unsent[-1][1]:  # noqa: ASYNC110 - nobody tells
+        while not server.unsent[-1][1]:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)
-    server._process.send_signal(end)
+    server.process.send_signal(end)
     if end == signal.SIGCONT:
         other = await asyncio.wait_for(spawning, PATIENCE_S)
         await other.stop(PATIENCE_S)
@@ -106,7 +106,7 @@ async def test_slots_that_lost_their_server_are_over() -> None:
     slot, other = await slots.spawn(listener), await slots.spawn(listener)
     slot.offer(0, Attempt("t", "wait", b""))
     await listener.begun()
-    slots._server._process.kill()  # type: ignore[union-attr]
+    slots.server.process.kill()  # type: ignore[union-attr]
     gone = await asyncio.wait_for(asyncio.gather(slot.exited(), other.exited()), PATIENCE_S)
     assert all("lost its fork server" in each.reason for each in gone)
     again = await slots.spawn(listener)

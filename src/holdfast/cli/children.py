@@ -40,6 +40,11 @@ class Launcher:
         self._environment = dict(environment or {})
         self._ours, self._theirs = socket.socketpair()
 
+    def close(self) -> None:
+        """End the nodes: each of them ends with its end of the socket."""
+        self._ours.close()
+        self._theirs.close()
+
     async def node(self, name: str) -> asyncio.subprocess.Process:
         """Start a node under a name. Raises Unavailable if this Python can't be run."""
         fd = self._theirs.fileno()

@@ -486,10 +486,10 @@ async def _lacks(peer: Peer, member: Member) -> Iterable[Finding]:
     still = [
         Finding(f"slots of node {member.name}", "warning", text, fix) for text in standing_still(member, told)
     ]
-    return [*lacks, *away, *still, *_targets_away(member, told.effects)]
+    return [*lacks, *away, *still, *targets_away(member, told.effects)]
 
 
-def _targets_away(member: Member, pending: Iterable[PendingEffects]) -> Iterable[Finding]:
+def targets_away(member: Member, pending: Iterable[PendingEffects]) -> Iterable[Finding]:
     """A finding for each target that takes no effects of streams on a node."""
     by_target: dict[str, list[PendingEffects]] = {}
     for effects in pending:

@@ -359,7 +359,7 @@ async def watch(
     Args:
         task_type: Only those of this type.
     """
-    bars = _bars()
+    bars = progress_bars()
     async with producing(options.load(), owner, reads_only=True) as services:
         store, patience = services.task_store(owner), ReadPatience(services.clock, ever=True)
         known: dict[str, Any] = {}
@@ -380,7 +380,7 @@ async def watch(
                 for trace in gone:
                     output.complain(f"task {trace!r} is not known any more")
                 awaited = [trace for trace in awaited if trace in there]
-                _draw(bars, known, found)
+                draw(bars, known, found)
                 if trace_ids and all(task.ended for task in found):
                     return
                 await asyncio.sleep(LOOK_S)
@@ -438,7 +438,8 @@ def _row(task: Task) -> Sequence[Any]:
     ]
 
 
-def _bars() -> Progress:
+def progress_bars() -> Progress:
+    """Return the bars of tasks, without any yet."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -448,7 +449,8 @@ def _bars() -> Progress:
     )
 
 
-def _draw(bars: Progress, known: dict[str, Any], tasks: Sequence[Task]) -> None:
+def draw(bars: Progress, known: dict[str, Any], tasks: Sequence[Task]) -> None:
+    """Draw a bar for each of the tasks. ``known`` keeps the bar of each task between two calls."""
     for task in tasks:
         if task.trace not in known:
             known[task.trace] = bars.add_task(f"{task.type} {task.trace}", total=1.0, note="")

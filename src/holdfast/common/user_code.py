@@ -92,10 +92,10 @@ def describe(error: BaseException) -> str:
     return storable(redact(text)[:ERROR_CHARS_MAX])
 
 
-def show_locals() -> None:
-    """Have all tracebacks of this process show the values of local variables."""
+def show_locals(shown: bool = True) -> None:
+    """Have all tracebacks of this process show the values of local variables, or none of them."""
     global _with_locals  # noqa: PLW0603
-    _with_locals = True
+    _with_locals = shown
 
 
 def explain(error: BaseException) -> str:

@@ -26,7 +26,7 @@ class SharedReads(Generic[T]):
 
     def __init__(self, now: Callable[[], float], kept_s: float, most: int) -> None:
         self._now = now
-        self._kept_s = kept_s
+        self.kept_s = kept_s
         self._most = most
         self._reads: OrderedDict[Hashable, asyncio.Future[_Read[T]]] = OrderedDict()
 
@@ -54,7 +54,7 @@ class SharedReads(Generic[T]):
         """Return True if a read has failed, or what it gave was kept for long enough."""
         if not future.done():
             return False
-        return _failed(future) or self._now() - future.result().at >= self._kept_s
+        return _failed(future) or self._now() - future.result().at >= self.kept_s
 
 
 class PartCache(SharedReads[str]):

@@ -41,21 +41,28 @@ PAUSE_PER_STREAM_S = 0.02
 """How much longer that pause becomes with each stream: many open pages together ask no more than this."""
 
 
-class _EventStream:
-    """One browser's stream of events."""
+class EventStream:
+    """One browser's stream of events.
+
+    Attributes:
+        waiting: the revision of each topic that has yet to be written.
+        woken: set when something waits or the stream is to end.
+        writing: whether bytes are on their way that the browser has yet to read.
+    """
 
     def __init__(self, caller: Caller, transport: asyncio.Transport | None = None) -> None:
         self.caller = caller
         self.waiting: dict[str, str] = {}
         self.woken = asyncio.Event()
         self.closed = False
-        self._transport = transport
-        self._writing = False
+        self.transport = transport
+        self.writing = False
         kernel = transport.get_extra_info("socket") if transport is not None else None
         if kernel is not None:
             kernel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
 
     def put(self, topics: Iterable[str], text: str) -> None:
+        """Have the stream tell that topics have this revision."""
         self.waiting |= dict.fromkeys(topics, text)
         self.woken.set()
 
@@ -63,49 +70,51 @@ class _EventStream:
         """End it: in good order, or at once if its browser doesn't read what is being written."""
         self.closed = True
         self.woken.set()
-        if self._writing:
+        if self.writing:
             self.cut()
 
     def cut(self) -> None:
         """Close the connection without writing the rest, for which nobody else would wait."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     async def write(self, response: web.StreamResponse, text: str) -> None:
         """Write. Raises TimeoutError for a browser that doesn't read."""
-        self._writing = True
+        self.writing = True
         async with asyncio.timeout(WRITE_S):
             await response.write(text.encode())
-        self._writing = False
+        self.writing = False
 
 
 class Events:
     """All streams of events of one console.
 
     Attributes:
+        most: how many streams may be open at once.
+        streams: the open streams, in the order in which they came.
         on_news: called each time before browsers are told, who load at once what has changed.
     """
 
     def __init__(self, access: Admission, clock: Clock, *, most: int = STREAMS_MAX) -> None:
         self._access = access
         self._clock = clock
-        self._most = most
+        self.most = most
         self.on_news: list[Callable[[], None]] = []
-        self._streams: dict[_EventStream, None] = {}
+        self.streams: dict[EventStream, None] = {}
         self._changed: dict[str, None] = {}
         self._told_at = -math.inf
         self._telling: asyncio.TimerHandle | None = None
         self._revision = 0
 
     def __len__(self) -> int:
-        return len(self._streams)
+        return len(self.streams)
 
     def publish(self, *topics: str) -> None:
         """Tell that topics have changed: at once, or together with others after a pause."""
         self._changed |= dict.fromkeys(topics)
-        pause_s = max(PAUSE_S, len(self._streams) * PAUSE_PER_STREAM_S)
+        pause_s = max(PAUSE_S, len(self.streams) * PAUSE_PER_STREAM_S)
         wait_s = self._told_at + pause_s - self._clock.monotonic()
-        if wait_s <= 0 or not self._streams:
+        if wait_s <= 0 or not self.streams:
             self._tell()
         elif self._telling is None:
             self._telling = asyncio.get_running_loop().call_later(wait_s, self._tell)
@@ -117,7 +126,7 @@ class Events:
         changed, self._changed = self._changed, {}
         for prepare in self.on_news:
             prepare()
-        for stream in self._streams:
+        for stream in self.streams:
             stream.put(changed, str(self._revision))
 
     def _rest(self) -> None:
@@ -127,7 +136,7 @@ class Events:
 
     def look(self) -> None:
         """End the streams of callers who may not read any more."""
-        for stream in self._streams:
+        for stream in self.streams:
             if not self._access.still(stream.caller):
                 stream.end()
 
@@ -140,17 +149,17 @@ class Events:
     def close(self) -> None:
         """End all streams."""
         self._rest()
-        for stream in self._streams:
+        for stream in self.streams:
             stream.end()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Answer a request with a stream of events."""
-        if len(self._streams) >= self._most:
+        if len(self.streams) >= self.most:
             raise RequestRefused(
-                503, "unavailable", "Not now", f"all of {self._most} streams of events are in use; come again"
+                503, "unavailable", "Not now", f"all of {self.most} streams of events are in use; come again"
             )
-        stream = _EventStream(caller_of(request), request.transport)
-        self._streams[stream] = None
+        stream = EventStream(caller_of(request), request.transport)
+        self.streams[stream] = None
         response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream",
@@ -177,5 +186,5 @@ class Events:
         except (ConnectionError, TimeoutError):
             stream.cut()  # whoever serves the request would wait for its rest to be read, without end
         finally:
-            self._streams.pop(stream, None)
+            self.streams.pop(stream, None)
         return response

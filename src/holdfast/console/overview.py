@@ -93,6 +93,7 @@ class Overview:
     Attributes:
         lost: the nodes that ended without a drain lately.
         queues: the queues by name.
+        knows_queues: whether the queues were looked at.
         tasks: the tasks of each app.
         tables: what products tell.
         troubles: what keeps streams from running, as nodes tell.
@@ -126,7 +127,7 @@ class Overview:
         self._handled_at: float | None = None
         self._per_s: float | None = None
         self._risks_at: float | None = None
-        self._knows_queues = False
+        self.knows_queues = False
         self._latency = Latency()
         self._heard = False
         self._took: Sequence[float | None] = (None, None)
@@ -179,10 +180,11 @@ class Overview:
     async def look_at_nodes(self) -> None:
         """Look at nodes and what waits there, until cancelled."""
         while True:
-            await self._look_at_nodes()
+            await self.look_once_at_nodes()
             await self._attention.pause(*NODES_S)
 
-    async def _look_at_nodes(self) -> None:
+    async def look_once_at_nodes(self) -> None:
+        """Ask the coordinator for the nodes, and each node for what waits there."""
         try:
             await self._view.refresh()
             refreshed = True
@@ -219,7 +221,7 @@ class Overview:
         for start in range(0, len(names), AT_ONCE):
             some = names[start : start + AT_ONCE]
             found |= dict(zip(some, await asyncio.gather(*map(self._queue, some)), strict=True))
-        self.queues, self._knows_queues = found, True
+        self.queues, self.knows_queues = found, True
         self.undeclared = [*nobody_s(filled, told), *untaken(found.values(), self.members)]
         self._changed("overview", "letters")
 
@@ -294,11 +296,12 @@ class Overview:
     async def sample(self) -> None:
         """Take samples for the charts, until cancelled."""
         while True:
-            self._sample()
+            self.take_sample()
             await self._clock.sleep(SAMPLE_S)
 
-    def _sample(self) -> None:
-        if not self._knows_queues:
+    def take_sample(self) -> None:
+        """Add a sample for the charts, once the queues are known."""
+        if not self.knows_queues:
             return
         if self._heard:  # nodes are asked less often than this while nobody looks
             self._heard, self._took = False, self._latency.quantiles(0.5, 0.99)

@@ -70,6 +70,7 @@ class Console(Startable):
     Attributes:
         app: its routes.
         address: where it is served, once it has started.
+        connections: the connections of browsers.
         own_token: the token that it has made for who started it; "" where it has a file of tokens.
     """
 
@@ -116,7 +117,7 @@ class Console(Startable):
         by_printed_token = settings.tokens is None and is_loopback(settings.host)
         self.own_token = tokens.make(OWN_NAME) if by_printed_token else ""
         tokens.news = self.parts.events.look
-        self._connections = Connections(clock, CONNECTIONS_MAX)
+        self.connections = Connections(clock, CONNECTIONS_MAX)
         self.app = self._app()
         self._runner = web.AppRunner(
             self.app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_TIMEOUT_S
@@ -128,7 +129,7 @@ class Console(Startable):
     def _app(self) -> web.Application:
         responses = Responses(self.parts.renderer)
         app = web.Application(
-            middlewares=[self._connections.note, responses.explain, self.parts.access.admit],
+            middlewares=[self.connections.note, responses.explain, self.parts.access.admit],
             client_max_size=FORM_BYTES,
         )
         app.on_response_prepare.append(responses.protect)
@@ -152,8 +153,8 @@ class Console(Startable):
         try:
             await self._runner.setup()
             assert self._runner.server is not None
-            self._connections.fit()
-            protocol = self._connections.over(self._runner.server)
+            self.connections.fit()
+            protocol = self.connections.over(self._runner.server)
             for listening in self._sockets:
                 self._servers.append(
                     await asyncio.get_running_loop().create_server(
@@ -169,7 +170,7 @@ class Console(Startable):
             raise
         self.parts.view.start()
         for loop in (
-            self._connections.watch,
+            self.connections.watch,
             self.parts.tokens.watch,
             self.parts.events.watch,
             self.parts.audit.keep_trimmed,

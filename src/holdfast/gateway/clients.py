@@ -55,7 +55,7 @@ class Clients:
         self._log = log
         self.per_s = per_s
         self._by_digest: dict[str, GatewayClient] = {}
-        self._limiter = Limiter(None)
+        self.limiter = Limiter(None)
         self.news: Callable[[], None] | None = None
         if self._file is not None:
             self._by_digest = self._file.read(_client, FORM)
@@ -79,7 +79,7 @@ class Clients:
         sent nothing lately. A file with errors changes nothing."""
         while True:
             await self._clock.sleep(LOOK_S)
-            self._limiter.forget(self._clock.monotonic())
+            self.limiter.forget(self._clock.monotonic())
             if self._file is None or not self._file.changed:
                 continue
             try:
@@ -103,7 +103,7 @@ class Clients:
             answer = problem.response(error)
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer
-        if (wait_s := self._limiter.take(name, 1, self._clock.monotonic())) > 0:
+        if (wait_s := self.limiter.take(name, 1, self._clock.monotonic())) > 0:
             return problem.response(Busy("this client sends more requests per second than its limit", wait_s))
         return await handler(request)
 
@@ -123,7 +123,7 @@ class Clients:
     def _limit(self) -> None:
         default = Rate(self.per_s, self.per_s) if self.per_s else None
         own = {c.name: Rate(c.per_s, c.per_s) for c in self._by_digest.values() if c.per_s}
-        self._limiter.change(default, own)
+        self.limiter.change(default, own)
 
 
 def read(file: Path) -> list[GatewayClient]:

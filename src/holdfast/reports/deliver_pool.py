@@ -117,6 +117,12 @@ class SinkPool:
         self._bytes.forget(now)
         self._opens.forget(now)
 
+    @property
+    def kept(self) -> int:
+        """The number of idle connections, and of servers and customers whose use is remembered."""
+        gates = len(self._destinations.gates) + len(self._customers.gates)
+        return sum(map(len, self._idle.values())) + gates + len(self._bytes) + len(self._opens)
+
     async def close(self) -> None:
         """Close all that is idle; what is in use is closed by who uses it."""
         idle, self._idle = self._idle, defaultdict(list)

@@ -39,16 +39,16 @@ class ForkServer:
         heard: Callable[[wire.Event | None], None],
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._heard = heard
+        self.heard = heard
         self._splitter = wire.Splitter()
-        self._unsent: deque[tuple[bytes, list[int]]] = deque()
+        self.unsent: deque[tuple[bytes, list[int]]] = deque()
         """Frames that a server which is slow to read has no room for, each with its own copies of files."""
         self._loop = asyncio.get_running_loop()
         self._control, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as failing:
             failing.callback(self._control.close)
             # Its output is the node's log: the node's own standard output is for programs to read.
-            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with arguments of our own
+            self.process = subprocess.Popen(  # noqa: S603 - this interpreter, with arguments of our own
                 [sys.executable, "-u", "-c", PROGRAM, str(theirs.fileno()), *sys.path],
                 pass_fds=[theirs.fileno()],
                 env=os.environ | dict(environment or {}),
@@ -76,7 +76,7 @@ class ForkServer:
 
     def abort(self) -> None:
         """End a server that is stuck in an import; its stack goes to the log."""
-        self._process.send_signal(DUMP_SIGNAL)
+        self.process.send_signal(DUMP_SIGNAL)
 
     async def close(self) -> None:
         """End the server, and with it every slot that still lives."""
@@ -87,22 +87,22 @@ class ForkServer:
         if not self._open:
             return  # every slot is gone, or will be in a moment
         frame = bytes(wire.frame(message))
-        if not self._unsent:
+        if not self.unsent:
             frame, fds = self._send_some(frame, fds)
         if frame:
-            self._unsent.append((frame, [os.dup(fd) for fd in fds]))
+            self.unsent.append((frame, [os.dup(fd) for fd in fds]))
             self._loop.add_writer(self._control, self._send_more)
 
     def _send_more(self) -> None:
-        while self._unsent:
-            frame, fds = self._unsent.popleft()
+        while self.unsent:
+            frame, fds = self.unsent.popleft()
             rest, _ = self._send_some(frame, fds)
             if rest == frame:
-                self._unsent.appendleft((frame, fds))
+                self.unsent.appendleft((frame, fds))
                 return
             _close(fds)
             if rest:
-                self._unsent.appendleft((rest, []))
+                self.unsent.appendleft((rest, []))
         self._loop.remove_writer(self._control)
 
     def _send_some(self, frame: bytes, fds: Sequence[int]) -> tuple[bytes, Sequence[int]]:
@@ -124,29 +124,29 @@ class ForkServer:
         except ConnectionResetError:
             data = b""
         for _, payload in self._splitter.feed(data):
-            self._heard(_decode(payload))
+            self.heard(_decode(payload))
         if not data:
             self._hang_up()
             self._ending = asyncio.ensure_future(self._ended())
-            self._heard(None)
+            self.heard(None)
 
     def _hang_up(self) -> None:
         if self._open:
             self._open = False
             self._loop.remove_reader(self._control)
             self._loop.remove_writer(self._control)
-            for _, fds in self._unsent:
+            for _, fds in self.unsent:
                 _close(fds)
-            self._unsent.clear()
+            self.unsent.clear()
             self._control.close()
 
     async def _ended(self) -> None:
         def wait() -> None:
             try:
-                self._process.wait(END_TIMEOUT_S)
+                self.process.wait(END_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+                self.process.kill()
+                self.process.wait()
 
         await asyncio.to_thread(wait)
 

@@ -80,7 +80,7 @@ class ForkserverSlots(Generic[A, P]):
         self._count = 0
         self._closed = False
         self._loaded = False
-        self._server: ForkServer | None = None
+        self.server: ForkServer | None = None
         self._slots: dict[str, P] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         self._watch: asyncio.Task[None] | None = None
@@ -91,9 +91,9 @@ class ForkserverSlots(Generic[A, P]):
         if self._closed:
             raise ConfigError("these slots are closed")
         try:
-            if self._server is None:
-                self._server = ForkServer(self._setup, self._heard, self._settings.environment)
-            server = self._server  # of this slot, though it may be lost while the slot is waited for
+            if self.server is None:
+                self.server = ForkServer(self._setup, self._heard, self._settings.environment)
+            server = self.server  # of this slot, though it may be lost while the slot is waited for
             slot = await self._fork(server, *args, **kwargs)
         except OSError as error:
             raise Unavailable(not_run(error)) from error
@@ -130,8 +130,8 @@ class ForkserverSlots(Generic[A, P]):
             self._watch.cancel()
         timeout_s = self._settings.close_timeout_s
         await asyncio.gather(*(slot.stop(timeout_s) for slot in list(self._slots.values())))
-        if self._server is not None:
-            server, self._server = self._server, None
+        if self.server is not None:
+            server, self.server = self.server, None
             await server.close()
         await asyncio.gather(*self._tasks)
 
@@ -160,7 +160,7 @@ class ForkserverSlots(Generic[A, P]):
             theirs_to_close.callback(slot.forked)
             ours.setblocking(False)
             await asyncio.get_running_loop().create_unix_connection(lambda: slot, sock=ours)
-            if self._server is not server:
+            if self.server is not server:
                 raise SlotDied(f"slot {name} lost its fork server")
             server.spawn(name, [theirs.fileno(), pen, *slot.fds])
             ours_to_close.pop_all()
@@ -177,7 +177,7 @@ class ForkserverSlots(Generic[A, P]):
             case wire.Exited(name, code):
                 self._end(name, _last_words(code))
             case None:
-                self._server = None
+                self.server = None
                 for name, slot in list(self._slots.items()):
                     if slot.pid:
                         with contextlib.suppress(ProcessLookupError, PermissionError):

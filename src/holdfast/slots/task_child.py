@@ -191,7 +191,7 @@ class TaskChild:
 
     def serve(self) -> None:
         """Until the tray is closed."""
-        threading.Thread(target=self._listen, name="holdfast-listener", daemon=True).start()
+        threading.Thread(target=self.listen, name="holdfast-listener", daemon=True).start()
         buffer = bytearray(TRAY_BYTES)
         view = memoryview(buffer)
         room = socket.CMSG_SPACE(struct.calcsize("i"))
@@ -247,7 +247,8 @@ class TaskChild:
             lifeline.limit_allocation(memory_mb * MIB)
             self._surroundings.note()
 
-    def _listen(self) -> None:
+    def listen(self) -> None:
+        """Take what the node says, until it says no more."""
         splitter = wire.Splitter()
         with contextlib.suppress(OSError):
             while data := self._line.peer.recv(READ_BYTES):

@@ -49,7 +49,7 @@ async def test_an_unknown_stream_goes_by_the_fallback_once_and_straight_afterwar
 
 async def is_known(setting: Setting, key: str) -> bool:
     """True if HAProxy has a route for a key."""
-    child = setting.plane._child
+    child = setting.plane.child
     assert child is not None
     files = child.files
     return "found=yes" in await admin.ask(files.admin, f"get map {files.routes} /process/{key}")
@@ -120,7 +120,7 @@ async def test_a_haproxy_starts_where_the_pages_of_its_errors_were_deleted_as_ol
     make_setting: MakeSetting,
 ) -> None:
     setting = await make_setting("a")
-    child = setting.plane._child
+    child = setting.plane.child
     assert child is not None
     pages = list(child.files.folder.glob("*.http"))
     assert pages
@@ -153,7 +153,7 @@ async def test_a_wrong_route_is_put_right(make_setting: MakeSetting) -> None:
 
 async def mislead(setting: Setting, key: str) -> None:
     """Have HAProxy take another node for the owner."""
-    child = setting.plane._child
+    child = setting.plane.child
     assert child is not None
     said = await admin.ask(child.files.admin, f"get map {child.files.routes} /process/{key}")
     wrong = "s2" if 'value="s1"' in said else "s1"

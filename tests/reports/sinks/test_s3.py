@@ -54,9 +54,9 @@ def made_bucket(endpoint: str) -> str:
     return name
 
 
-def connect(endpoint: str, bucket: str, options: str = "") -> S3Sink:
+def connect(endpoint: str, bucket: str, options: str = "", s3: Any = None) -> S3Sink:
     url = S3SinkUrl.parse(f"s3://{bucket}/customer/a?region={REGION}{options}")
-    return S3Sink(url, SystemClock(), endpoint=endpoint, part_bytes=PART_BYTES_MIN)
+    return S3Sink(url, SystemClock(), endpoint=endpoint, part_bytes=PART_BYTES_MIN, s3=s3)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ class TestS3Sink(SinkConformance):
 
     async def arrived(self, upload: Upload) -> None:
         assert isinstance(upload, S3Upload)
-        await asyncio.gather(*upload._parts)
+        await asyncio.gather(*upload.parts)
 
     @pytest.fixture
     def lists_parts(self, request: pytest.FixtureRequest) -> None:
@@ -162,9 +162,9 @@ class SlowS3:
 
 
 @pytest.mark.slow
-async def test_so_many_parts_are_in_memory_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow, sink = SlowS3(), connect("http://127.0.0.1:1", "slow")
-    monkeypatch.setattr(sink, "_s3", lambda: slow)
+async def test_so_many_parts_are_in_memory_and_no_more() -> None:
+    slow = SlowS3()
+    sink = connect("http://127.0.0.1:1", "slow", s3=slow)
     upload = await sink.open("a.csv", "")
     body = part(1, 10 * PART_BYTES_MIN) + b"rest"
     writing = asyncio.create_task(upload.write(body))
@@ -179,10 +179,10 @@ async def test_so_many_parts_are_in_memory_and_no_more(monkeypatch: pytest.Monke
     assert b"".join(slow.parts[query] for query in numbered) == body
 
 
-async def test_a_bucket_that_asks_for_md5_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow, sink = SlowS3(asks=True), connect("http://127.0.0.1:1", "locked")
+async def test_a_bucket_that_asks_for_md5_gets_it() -> None:
+    slow = SlowS3(asks=True)
     slow.open.set()
-    monkeypatch.setattr(sink, "_s3", lambda: slow)
+    sink = connect("http://127.0.0.1:1", "locked", s3=slow)
     upload = await sink.open("a.csv", "")
     await upload.write(part(1, 2 * PART_BYTES_MIN))
     await upload.commit(hashlib.sha256(part(1, 2 * PART_BYTES_MIN)).hexdigest())

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -280,13 +281,18 @@ async def test_a_receive_cancelled_as_its_answer_comes_gives_back(
 ) -> None:
     await queue.send([Outgoing(b"x")])
     receiving: asyncio.Task[list[Delivery]]
-    end_poll: Callable[..., None] = queue._end_poll
+    loop, channel_receive = asyncio.get_running_loop(), Channel.receive
 
-    def end_and_cancel(*said: object) -> None:
-        end_poll(*said)
+    def cancel() -> None:
         receiving.cancel()
 
-    monkeypatch.setattr(queue, "_end_poll", end_and_cancel)
+    async def receive_and_cancel(self: Channel, *asked: Any) -> Any:
+        answer = await channel_receive(self, *asked)
+        # This call ends, the queue takes its answer, and only then its caller is cancelled.
+        loop.call_soon(lambda: loop.call_soon(cancel))
+        return answer
+
+    monkeypatch.setattr(Channel, "receive", receive_and_cancel)
     receiving = asyncio.create_task(queue.receive(1, 2.0, LONG_S, "node"))
     await asyncio.wait([receiving])
     assert receiving.cancelled()
@@ -487,10 +493,12 @@ def test_dead_letter_queues_are_called_after_theirs() -> None:
 async def test_no_message_shows_before_its_time(queue: SqsQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[dict[str, object]] = []
 
-    async def send(entries: list[dict[str, object]], keys: list[str], dedupe_ids: list[str]) -> list[str]:
+    async def send(
+        self: Channel, entries: list[dict[str, object]], keys: list[str], dedupe_ids: list[str]
+    ) -> list[str]:
         sent.extend(entries)
         return [""] * len(entries)
 
-    monkeypatch.setattr(queue._channel, "send", send)
+    monkeypatch.setattr(Channel, "send", send)
     await queue.send([Outgoing(b"x", delay_s=delay_s) for delay_s in (0.0, 0.1, 1.0, 1.5)])
     assert [entry.get("DelaySeconds", 0) for entry in sent] == [0, 1, 1, 2]

@@ -75,11 +75,15 @@ async def faults(server: str) -> AsyncIterator[SqsFaults]:
 
 
 @pytest.fixture
+def clock() -> RefusingClock:
+    return RefusingClock()
+
+
+@pytest.fixture
 async def queue(
-    faults: SqsFaults, queue_name: str, unhandled: list[dict[str, Any]]
+    faults: SqsFaults, queue_name: str, unhandled: list[dict[str, Any]], clock: RefusingClock
 ) -> AsyncIterator[SqsQueue]:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
-    clock = RefusingClock()
     client = AwsClient("sqs", clock, region=REGION, endpoint=faults.endpoint)
     made = SqsQueue(Sqs(client), queue_name, clock, poll_max_s=1.0)
     await made.depth()  # the URLs are known
@@ -221,9 +225,9 @@ async def test_letters_are_listed_and_redriven_whole(queue: SqsQueue, faults: Sq
 
 
 @pytest.mark.slow
-async def test_what_was_done_in_part_is_of_unknown_outcome(queue: SqsQueue, faults: SqsFaults) -> None:
-    clock = queue._clock
-    assert isinstance(clock, RefusingClock)
+async def test_what_was_done_in_part_is_of_unknown_outcome(
+    queue: SqsQueue, faults: SqsFaults, clock: RefusingClock
+) -> None:
     clock.faults = faults
     faults.plan.add(Rule(fault=CallFault.FAIL_ENTRIES, share=0.5))
     with pytest.raises(OutcomeUnknown, match="of 10 were done, then"):

@@ -32,6 +32,7 @@ from holdfast.common.protocol import (
 from holdfast.common.spoken import SPOKEN, Spoken
 from holdfast.errors import ConfigError, HoldfastError, NobodyThere, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.http.problem import MEDIA_TYPE, Problem
+from holdfast.http.serving import Connections
 from holdfast.http.tls import PeerTls
 from holdfast.ports.peer import Peer
 from holdfast.services.http.peer import HttpPeer, PeerSettings
@@ -198,18 +199,17 @@ async def test_a_request_in_another_version_is_refused_and_told_the_range(
         assert f"speaks peer protocol 2-3, the request is in {version or 'none'}" in await r.text()
 
 
-class Heard:
-    """The versions in which requests come to a server, refused ones included."""
+class Heard(Connections):
+    """Connections that note the versions in which calls come, refused ones included."""
 
-    def __init__(self, server: HttpPeer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
+        super().__init__(SystemClock(), 100)
         self.versions: list[str] = []
-        on_call = server._on_call
 
-        async def note(request: web.Request) -> web.Response:
-            self.versions.append(request.headers["Holdfast-Protocol"])
-            return await on_call(request)
-
-        monkeypatch.setattr(server, "_on_call", note)
+    @web.middleware
+    async def note(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        self.versions.append(request.headers["Holdfast-Protocol"])
+        return await super().note(request, handler)
 
 
 @pytest.mark.parametrize(
@@ -222,10 +222,10 @@ class Heard:
     ],
 )
 async def test_nodes_talk_in_the_highest_version_that_both_speak(
-    make_peer: MakePeer, monkeypatch: pytest.MonkeyPatch, theirs: Spoken, ours: Spoken, heard: list[str]
+    make_peer: MakePeer, theirs: Spoken, ours: Spoken, heard: list[str]
 ) -> None:
-    server, client = make_peer(speaks=theirs), make_peer(speaks=ours)
-    listening = Heard(server, monkeypatch)
+    listening = Heard()
+    server, client = make_peer(speaks=theirs, connections=listening), make_peer(speaks=ours)
     address = await server.serve(agree)
     many = forward(3, 250_000)
     assert await client.call(address, many, PATIENCE_S) == await agree(many)
@@ -233,13 +233,11 @@ async def test_nodes_talk_in_the_highest_version_that_both_speak(
     assert listening.versions == heard
 
 
-async def test_a_node_that_was_replaced_by_another_version_is_called_in_its_own(
-    make_peer: MakePeer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_node_that_was_replaced_by_another_version_is_called_in_its_own(make_peer: MakePeer) -> None:
     port, client, heard = free_port(), make_peer(speaks=Spoken(1, 3)), []
     for speaks in (Spoken(1, 2), Spoken(2, 3), Spoken(1, 1), Spoken(3, 4)):
-        server = make_peer(port=port, speaks=speaks)
-        listening = Heard(server, monkeypatch)
+        listening = Heard()
+        server = make_peer(port=port, speaks=speaks, connections=listening)
         address = await server.serve(agree)
         for _ in range(2):
             assert await client.call(address, Probe("m"), PATIENCE_S) == Done(text="Probe")
@@ -890,10 +888,8 @@ def test_fifty_parcels_take_less_than_2_ms(run: Callable[[Awaitable[float]], flo
 async def test_without_a_secret_pages_of_other_sites_are_refused(
     make_peer: MakePeer, headers: dict[str, str], status: int
 ) -> None:
-    peer = make_peer(advertise="node-a.example:1")
-    await peer.serve(agree)
-    assert peer._server is not None
-    port = peer._server.sockets[0].getsockname()[1]
+    port = free_port()
+    await make_peer(port=port, advertise="node-a.example:1").serve(agree)
     async with aiohttp.ClientSession() as session:
         for path in ("/healthz", "/readyz"):
             async with session.get(f"http://127.0.0.1:{port}{path}", headers=headers) as said:

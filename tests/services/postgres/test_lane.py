@@ -359,7 +359,7 @@ def database(places: PostgresqlServer, make_database: MakeDatabase) -> PostgresD
 def slow_lane(database: PostgresDatabase) -> PostgresLane:
     """A lane that gives each call up at once."""
     lane = database.lane("state")
-    lane._timeout_s = 0.05
+    lane.timeout_s = 0.05
     return lane
 
 
@@ -371,23 +371,22 @@ async def sleep_on(connection: Connection) -> None:
 async def test_each_call_that_takes_too_long_doubles_the_pause_before_the_lane_connects_again(
     slow_lane: PostgresLane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, connections, connect = 0.0, count(), slow_lane._connect
+    now, connections = 0.0, list[Connection]()
 
-    async def counted() -> Connection:
-        next(connections)
-        return await connect()
+    async def sleep_on_noted(connection: Connection) -> None:
+        connections.append(connection)
+        await sleep_on(connection)
 
-    monkeypatch.setattr(slow_lane, "_connect", counted)
-    monkeypatch.setattr(module, "_now", lambda: now)
+    monkeypatch.setattr(module, "loop_time", lambda: now)
     monkeypatch.setattr(module, "PAUSES", Backoff(first_s=1.0, max_s=3.0, floor=1.0))
-    for tries, pause_s in enumerate((1.0, 2.0, 3.0, 3.0)):
+    for tries, pause_s in enumerate((1.0, 2.0, 3.0, 3.0), 1):
         with pytest.raises(Unavailable):
-            await slow_lane.read(sleep_on)
+            await slow_lane.read(sleep_on_noted)
         now += 0.9 * pause_s
         for _ in range(2):
             with pytest.raises(Unavailable, match="none is made"):
-                await slow_lane.read(sleep_on)
-        assert next(connections) == 2 * tries + 1
+                await slow_lane.read(sleep_on_noted)
+        assert len(connections) == len({*map(id, connections)}) == tries
         now += 0.2 * pause_s
 
 
@@ -405,7 +404,7 @@ async def test_a_pause_is_short_again_after_a_connection_that_stood_for_long(
     slow_lane: PostgresLane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(module, "_now", lambda: now)
+    monkeypatch.setattr(module, "loop_time", lambda: now)
     for pause_s in (1.0, 2.0):
         with pytest.raises(Unavailable):
             await slow_lane.read(sleep_on)

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from holdfast.ports.queue import DeadLetter, Outgoing, PutBack, Queue
-from holdfast.services.postgres import looks
+from holdfast.services.postgres import looks, reservations
 from holdfast.services.postgres import messages as module
 from holdfast.services.postgres.lane import Connection
 from holdfast.services.postgres.looks import FoundRow
@@ -55,7 +55,7 @@ class TestWithoutWhatAPoolerTakesAway(KeyedQueueConformance, QueueConformance):
 
 async def test_a_queue_sees_and_changes_nothing_of_another(make_queue: MakeQueue) -> None:
     queue = make_queue("q")
-    other = PostgresQueue(queue._messages, "other", SystemClock())
+    other = PostgresQueue(queue.messages, "other", SystemClock())
     await queue.send([Outgoing(b"x")])
     await queue.bury([DeadLetter("a", b"x", "r")])
     assert await other.receive(1, 0, LONG_S, "me") == []
@@ -76,7 +76,7 @@ async def test_queues_that_hold_messages_are_listed(make_queue: MakeQueue) -> No
     await make_queue("a").receive(2, 0, LONG_S, "me")
     queue = make_queue("empty")
     await queue.delete([d.receipt for d in await queue.receive(2, 0, LONG_S, "me")])
-    assert await filled(queue._messages.database) == ["a", "b", "d"]
+    assert await filled(queue.messages.database) == ["a", "b", "d"]
 
 
 async def test_what_comes_again_comes_first_and_in_order(make_queue: MakeQueue) -> None:
@@ -145,7 +145,7 @@ class Blocked:
             self._began.set()
             await self._leave.wait()
 
-        self._blocking = asyncio.create_task(self._queue._lane.write(block))
+        self._blocking = asyncio.create_task(self._queue.messages.database.lane("queue").write(block))
         await self._began.wait()
 
     async def __aexit__(self, *_: object) -> None:
@@ -198,13 +198,13 @@ async def test_receives_that_wait_together_are_served_together(
 @pytest.mark.parametrize("body", [b"", bytes(50_000)])
 async def test_no_transaction_takes_more_than_it_has_time_for(make_queue: MakeQueue, body: bytes) -> None:
     queue, count, sent = make_queue(), 500 if not body else 50, list[int]()
-    send = queue._messages.send
+    send = queue.messages.send
 
     async def counted(connection: Connection, batches: Sequence[Any]) -> list[list[str]]:
         sent.append(len(batches))
         return await send(connection, batches)
 
-    queue._messages.send = counted  # type: ignore[method-assign]
+    queue.messages.send = counted  # type: ignore[method-assign]
     async with Blocked(queue):
         sending = [asyncio.ensure_future(queue.send([Outgoing(body)] * count)) for _ in range(50)]
         await asyncio.sleep(0)
@@ -396,7 +396,7 @@ async def test_who_waits_hears_of_what_shows(
         "redrive": lambda: queue.redrive(["a"]),
     }
     waiting = asyncio.create_task(other.receive(1, LONG_S, LONG_S, "other"))
-    await asyncio.wait_for(other._bells.hears.wait(), PATIENCE_S)
+    await asyncio.wait_for(other.messages.database.bells.hears.wait(), PATIENCE_S)
     for _ in range(3):
         await other.depth()  # its first looks are over
     await calls[act]()
@@ -437,7 +437,7 @@ async def test_what_is_committed_late_is_delivered(
         await late.execute(SEND, (b"late",))
         await queue.receive(10, 0, LONG_S, "me")
         assert await queue.receive(10, 2 * looks.MARGIN_S, LONG_S, "me") == []
-        marks = queue._messages._marks["q"]
+        marks = queue.messages.marks["q"]
         if look == "farther":
             marks.full_at = math.inf
         else:
@@ -483,11 +483,11 @@ async def test_what_a_failed_receive_had_taken_is_looked_for_again(make_queue: M
             await connection.execute("SELECT 1 / 0")
             return []
 
-    messages = Failing(queue._messages.database, clock)
+    messages = Failing(queue.messages.database, clock)
     failing = PostgresQueue(messages, "q", clock)
     with pytest.raises(Exception, match="division"):
         await failing.receive(5, 0, LONG_S, "me")
-    assert messages._marks == {}
+    assert messages.marks == {}
 
 
 @pytest.mark.slow
@@ -497,7 +497,7 @@ async def test_a_receive_does_not_pass_over_what_cannot_be_removed_yet(
     queue, rounds, batch = make_queue(), 10, 500
     await queue.send([Outgoing(b"x")])
     await queue.receive(1, 0, LONG_S, "me")
-    marks = queue._messages._marks["q"]
+    marks = queue.messages.marks["q"]
     marks.full_at = marks.wide_at = math.inf
     async with await psycopg.AsyncConnection.connect(postgresql_server.url) as holds:
         await holds.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
@@ -523,13 +523,13 @@ async def entries_read(queue: PostgresQueue) -> int:
         [entries] = await rows.fetchone() or (0,)
         return int(entries)
 
-    return await queue._lane.read(read)
+    return await queue.messages.database.lane("queue").read(read)
 
 
 @pytest.mark.parametrize("rows", [0, 50_000])
 async def test_every_statement_finds_its_rows_by_an_index(make_queue: MakeQueue, rows: int) -> None:
     """Also where the table was empty when the statement was planned, or has statistics that mislead."""
-    queue = make_queue()
+    database = make_queue().messages.database
 
     async def plans(connection: Connection) -> list[str]:
         await connection.execute(
@@ -541,26 +541,25 @@ async def test_every_statement_finds_its_rows_by_an_index(make_queue: MakeQueue,
         call: dict[str, Any] = {"queue": "q", "limit": 10, "visibility": 1, "holder": "me", "bytes": 100}
         call |= {"key": b"k", "after": 0, "kept": 1, "due_from": 0, "fresh_from": 0, "ended_from": 0}
         call["first"] = module.FIRST
-        reservations = queue._reservations
-        asked: list[tuple[bytes, Any]] = [
-            (queue._messages._receive, call),
-            (queue._messages._receive_and_keep, call),
-            (queue._messages._settle, [["q"] * 9, list(range(9)), [1] * 9, [None] * 9, [False] * 9]),
-            (queue._messages._free, {"queue": "q", "holder": "me"}),
-            (queue._messages._next_due, {"queue": "q", "soon": 1}),
-            (queue._messages._sort, call),
-            (queue._messages._tidy, call),
-            (reservations._take, call),
-            (reservations._put_back, [["q"] * 9, list(range(9)), [1] * 9, [b"k"] * 9, [False] * 9, 1]),
-            (reservations._keep, {"queue": "q", "keys": [b"k"], "holder": "me", "lasts": 1}),
+        asked: list[tuple[str, Any]] = [
+            (module.RECEIVE, call),
+            (module.RECEIVE_AND_KEEP, call),
+            (module.SETTLE, [["q"] * 9, list(range(9)), [1] * 9, [None] * 9, [False] * 9]),
+            (module.FREE, {"queue": "q", "holder": "me"}),
+            (module.NEXT_DUE, {"queue": "q", "soon": 1}),
+            (module.SORT, call),
+            (module.TIDY, call),
+            (reservations.TAKE, call),
+            (reservations.PUT_BACK, [["q"] * 9, list(range(9)), [1] * 9, [b"k"] * 9, [False] * 9, 1]),
+            (reservations.KEEP, {"queue": "q", "keys": [b"k"], "holder": "me", "lasts": 1}),
         ]
         found = []
         for statement, parameters in asked:
-            told = await connection.execute(b"EXPLAIN " + statement, parameters)
+            told = await connection.execute(b"EXPLAIN " + database.sql(statement), parameters)
             found.append("\n".join(line for (line,) in await told.fetchall()))
         return found
 
-    receive, keep, *_, take, _, _ = plans_ = await queue._lane.write(plans)
+    receive, keep, *_, take, _, _ = plans_ = await database.lane("queue").write(plans)
     for plan in plans_:
         assert "Seq Scan" not in plan, plan
     assert "Index Scan using messages_kept" in keep, keep

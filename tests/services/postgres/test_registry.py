@@ -50,11 +50,12 @@ async def test_who_waits_hears_of_a_change_though_its_listener_was_cut(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase
 ) -> None:
     registry = registry_at(make_database, postgresql_server)
-    other = registry_at(make_database, postgresql_server)
+    database = make_database(postgresql_server.url)
+    other = PostgresRegistry(database, SystemClock(), max_bytes=10_000)
     made = await registry.put("apps/a", b"one", 0)
     assert made is not None
     waiting = asyncio.create_task(other.changed("apps/a", made.version, PATIENCE_S))
-    await asyncio.wait_for(other._database.bells.hears.wait(), PATIENCE_S)
+    await asyncio.wait_for(database.bells.hears.wait(), PATIENCE_S)
     with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"

@@ -212,7 +212,7 @@ async def test_who_waits_hears_of_what_a_reservation_shows(
         await queue.reserve("a", "node", 1, 0.5)
     delivery = await _only(queue) if act == "put back" else None
     waiting = asyncio.create_task(other.receive(1, LONG_S, LONG_S, "other"))
-    await asyncio.wait_for(other._bells.hears.wait(), PATIENCE_S)
+    await asyncio.wait_for(other.messages.database.bells.hears.wait(), PATIENCE_S)
     for _ in range(3):
         await other.depth()  # its first looks are over
     if delivery:

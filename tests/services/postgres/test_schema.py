@@ -211,7 +211,7 @@ async def _do_all(database: PostgresDatabase) -> None:
     await coordinator.renew(A, 60)
     await coordinator.evict(A.id)
     assert len((await coordinator.watch(number, 0))[1]) == 4
-    await database.lane("membership").run_once(coordinator._tidy_up, None, writes=True)
+    await database.lane("membership").run_once(coordinator.tidy_up, None, writes=True)
 
     tasks = PostgresTasks(database, "app", clock)
     [begun] = await tasks.start([wish("k")])

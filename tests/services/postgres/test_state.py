@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from holdfast.services.postgres import results as log
 from holdfast.services.postgres import state as store
 from holdfast.services.postgres.address import parse
 from holdfast.services.postgres.database import PostgresDatabase
-from holdfast.services.postgres.lane import Connection
+from holdfast.services.postgres.lane import Connection, PostgresLane
 from holdfast.services.postgres.state import PostgresState
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance import StateConformance, StateTransferConformance
@@ -87,6 +88,30 @@ def test_it_decides_as_the_ledger_does(kept_postgresql: PostgresqlServer) -> Non
     )
 
 
+class Pauses(SystemClock):
+    """A clock that tells when somebody pauses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        self.begun.set()
+        await super().sleep(seconds)
+
+
+class Writer(SystemClock):
+    """The clock of a store that writes under a number of its own: two that have the same one wait for each
+    other."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def new_id(self) -> str:
+        return self._name
+
+
 @pytest.fixture
 def state(postgresql_server: PostgresqlServer, make_database: MakeDatabase) -> PostgresState:
     return state_at(make_database, postgresql_server)
@@ -100,8 +125,15 @@ def other(
 
 
 @pytest.fixture
-def reader(other: PostgresState, make_database: MakeDatabase) -> PostgresState:
-    return PostgresState(make_database(other._database.address.text), SystemClock())
+def pauses() -> Pauses:
+    return Pauses()
+
+
+@pytest.fixture
+def reader(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase, other: PostgresState, pauses: Pauses
+) -> PostgresState:
+    return PostgresState(make_database(postgresql_server.url), pauses)
 
 
 @pytest.fixture
@@ -228,20 +260,19 @@ async def test_cursors_go_on_where_the_clock_is_behind_and_the_last_results_have
 
 
 async def test_a_reader_misses_no_commit_that_comes_late(
-    other: PostgresState,
     reader: PostgresState,
+    pauses: Pauses,
     postgresql_server: PostgresqlServer,
     make_database: MakeDatabase,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A commit has its cursors and isn't committed yet, when another one comes and somebody reads."""
     patient = make_database(postgresql_server.url, timeout_s=3 * PATIENCE_S, lock_timeout_s=2 * PATIENCE_S)
-    state = PostgresState(patient, SystemClock())  # the server ends a transaction that stands still longer
-    # Numbers are by chance: two writers that have the same one wait for each other.
-    state._changes._writer, other._changes._writer = 1, 2
+    state = PostgresState(patient, Writer("a"))  # the server ends a transaction that stands still longer
+    other = PostgresState(make_database(postgresql_server.url), Writer("b"))
     opened = {key: await state.open(key, 0, "member") for key in ("s/late", "s/other")}
     logged, go_on = asyncio.Event(), asyncio.Event()
-    apply = state._changes.apply
+    apply = state.changes.apply
 
     async def stand_still(connection: Connection, calls: Sequence[module.StateCall]) -> Sequence[Any]:
         answers = await apply(connection, calls)
@@ -250,25 +281,15 @@ async def test_a_reader_misses_no_commit_that_comes_late(
         await go_on.wait()
         return answers
 
-    monkeypatch.setattr(state._changes, "apply", stand_still)
+    monkeypatch.setattr(state.changes, "apply", stand_still)
     late = asyncio.create_task(state.commit(next_commit(opened["s/late"], results=(Result("0:1", b"late"),))))
-    looks, waits = itertools.count(1), asyncio.Event()
-    under_way = reader._results._under_way
-
-    async def look(connection: Connection) -> Any:
-        found = await under_way(connection)
-        if next(looks) == 2:  # it looks again where it has found something
-            waits.set()
-        return found
-
-    monkeypatch.setattr(reader._results, "_under_way", look)
     try:
         await asyncio.wait_for(logged.wait(), PATIENCE_S)
         await asyncio.wait_for(
             other.commit(next_commit(opened["s/other"], results=(Result("0:1", b"other"),))), PATIENCE_S
         )
         reading = asyncio.create_task(reader.results(0, 10))
-        seen = asyncio.create_task(waits.wait())
+        seen = asyncio.create_task(pauses.begun.wait())
         await asyncio.wait([reading, seen], timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
     finally:
         go_on.set()  # whatever failed: who stands still would be waited for without end
@@ -411,7 +432,7 @@ async def test_rows_that_moved_are_found_again(
     for key in keys:
         await committed(state, key)
     await sql("VACUUM FULL holdfast.checkpoints")
-    places = state._changes._places
+    places = state.changes.places
     places["s/a"], places["s/b"] = places["s/b"], places["s/a"]
     taken = await other.open("s/c", (await standing(other, "s/c")).epoch, "member-b")
     await other.commit(next_commit(taken, state=b"other"))
@@ -427,7 +448,7 @@ async def test_rows_that_moved_are_found_again(
 async def test_the_usual_commit_finds_its_row_by_its_place(state: PostgresState, sql: Query) -> None:
     opened = await committed(state)
     await sql("SET enable_seqscan = off")
-    place = state._changes._places[KEY]
+    place = state.changes.places[KEY]
     lock = module.LOCK_PLACES.replace("{schema}", "holdfast").replace("%s", f"'{{\"{place}\"}}'")
     plan = "\n".join(line for (line,) in await sql(f"EXPLAIN {lock}"))
     assert "Tid Scan on checkpoints" in plan
@@ -504,7 +525,7 @@ async def test_a_look_for_what_is_due_passes_over_no_old_versions(
             )
         await state.commit(Commit(KEY, checkpoint.epoch, 501, "last", None, due=past + 9000, state=b""))
         assert await state.due(past + 3000, 10, 5.0) == []
-        state._due_mark._full_at = math.inf
+        state.due_mark.full_at = math.inf
         pages = []
         execute = psycopg.AsyncConnection.execute
 
@@ -517,7 +538,7 @@ async def test_a_look_for_what_is_due_passes_over_no_old_versions(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(psycopg.AsyncConnection, "execute", count_pages)
             assert await state.due(past + 3001, 10, 5.0) == []
-            state._due_mark._full_at = -math.inf
+            state.due_mark.full_at = -math.inf
             assert await state.due(past + 3002, 10, 5.0) == []
     narrow, full = pages
     assert narrow < 10 < full
@@ -528,11 +549,11 @@ async def test_what_is_due_since_long_and_committed_late_is_found_by_a_look_from
 ) -> None:
     present = await state.now(KEY)
     assert await state.due(present, 10, 5.0) == []
-    state._due_mark._full_at = math.inf
+    state.due_mark.full_at = math.inf
     opened = await state.open(KEY, 0, "member")
     await state.commit(Commit(KEY, opened.epoch, 1, "a", None, due=present - 100, state=b""))
     assert await state.due(present + 1, 10, 5.0) == []
-    state._due_mark._full_at = -math.inf
+    state.due_mark.full_at = -math.inf
     assert await state.due(present + 2, 10, 5.0) == [KEY]
 
 
@@ -542,17 +563,21 @@ async def test_what_was_not_handed_out_for_there_was_too_much_comes_next(state: 
         opened = await state.open(f"s/{n}", 0, "member")
         await state.commit(Commit(f"s/{n}", opened.epoch, 1, "a", None, due=present - 100 + n, state=b""))
     assert await state.due(present, 2, 500.0) == ["s/0", "s/1"]
-    state._due_mark._full_at = math.inf
+    state.due_mark.full_at = math.inf
     assert await state.due(present + 1, 2, 500.0) == ["s/2"]
 
 
-async def test_a_commit_whose_row_was_not_written_is_not_answered_as_done(state: PostgresState) -> None:
+async def test_a_commit_whose_row_was_not_written_is_not_answered_as_done(
+    state: PostgresState,
+    postgresql_server: PostgresqlServer,
+    make_database: MakeDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     opened = await state.open(KEY, 0, "member")
-    write = state._changes._write
-    state._changes._write = write.replace(b"s.ctid = c.place", b"false")
+    monkeypatch.setattr(module, "WRITE_ALONE", module.WRITE_ALONE.replace("s.ctid = c.place", "false"))
+    failing = state_at(make_database, postgresql_server)
     with pytest.raises(OutcomeUnknown, match="1 checkpoints were to be written, not 0"):
-        await state.commit(next_commit(opened))
-    state._changes._write = write
+        await failing.commit(next_commit(opened))
     await state.commit(next_commit(opened))
 
 
@@ -611,13 +636,14 @@ async def test_a_key_that_is_used_while_idle_ones_are_looked_for_stays(
     state: PostgresState, other: PostgresState, monkeypatch: pytest.MonkeyPatch, content: dict[str, Any]
 ) -> None:
     idle = await committed(state)
-    expire = state._expire
+    write = PostgresLane.write
 
-    async def use_first(connection: Connection, keys: list[str], before: float) -> int:
-        await other.commit(next_commit(idle, **content))
-        return await expire(connection, keys, before)
+    async def use_first(self: PostgresLane, operation: Any) -> Any:
+        if isinstance(operation, partial) and operation.keywords.get("keys") == [KEY]:
+            await other.commit(next_commit(idle, **content))
+        return await write(self, operation)
 
-    monkeypatch.setattr(state, "_expire", use_first)
+    monkeypatch.setattr(PostgresLane, "write", use_first)
     idle_before = idle.at + 1e-6 if "state" in content else 1e11
     assert await state.expire(0.0, idle_before) == (0, 0)
     assert (await standing(state)).number == 2

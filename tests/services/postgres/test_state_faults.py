@@ -81,7 +81,8 @@ async def test_nodes_that_write_the_same_keys_at_once_never_deadlock(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase
 ) -> None:
     """Each believes that it owns all keys, as a paused node does that wakes up."""
-    nodes = [PostgresState(make_database(postgresql_server.url), SystemClock()) for _ in range(3)]
+    databases = [make_database(postgresql_server.url) for _ in range(3)]
+    nodes = [PostgresState(database, SystemClock()) for database in databases]
     keys = [f"s/{number:02d}" for number in range(30)]
     await nodes[0].now(KEY)
     with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
@@ -107,7 +108,7 @@ async def test_nodes_that_write_the_same_keys_at_once_never_deadlock(
     work = [fight(node, key) for node in nodes for key in (keys if node is nodes[0] else keys[::-1])]
     outcomes = await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), PATIENCE_S)
     assert [each for each in outcomes if isinstance(each, BaseException)] == []
-    await asyncio.gather(*(node._database.close() for node in nodes))  # what they know is then counted
+    await asyncio.gather(*(database.close() for database in databases))  # what they know is then counted
     with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
         [after] = connection.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'")
     assert after == before

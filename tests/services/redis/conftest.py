@@ -1,6 +1,7 @@
 """What the tests on Redis share."""
 
 import contextlib
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
@@ -21,13 +22,18 @@ MakeQueue = Callable[..., RedisQueue]
 def impatient(connection: RedisConnection, timeout_s: float = 0.1) -> Iterator[None]:
     """Have a connection that was used already wait no longer than this for answers, for a while: before and
     after, a busy machine may take its time."""
-    lanes = list(connection._lanes.values())
-    patience_s = [lane._timeout_s for lane in lanes]
+    lanes = list(connection.lanes.values())
+    patience_s = [lane.timeout_s for lane in lanes]
     for lane in lanes:
-        lane._timeout_s = timeout_s
+        lane.timeout_s = timeout_s
     yield
     for lane, lane_s in zip(lanes, patience_s, strict=True):
-        lane._timeout_s = lane_s
+        lane.timeout_s = lane_s
+
+
+def shard_of(key: str, count: int) -> int:
+    """The shard of a stream or a task, the same in every version and language."""
+    return zlib.crc32(key.encode()) % count
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 from holdfast.errors import ConfigError, HoldfastError, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.meter import Meter
 from holdfast.services.redis.connection import RedisConnection, Script
+from holdfast.services.redis.servers import RedisServers
 from simulator.servers import RedisCluster, RedisSentinel, RedisServer
 from tests.services.redis.conftest import Connect, impatient
 
@@ -258,8 +259,7 @@ async def test_a_silent_server_ends_the_subscription(
     redis_server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.services.redis.subscription.QUIET_S", 0.05)
-    subscription = await connect(redis_server.url).subscribe("k", "channel")
-    subscription._timeout_s = 0.1
+    subscription = await connect(redis_server.url, timeout_s=1.0).subscribe("k", "channel")
     hearing = asyncio.create_task(subscription.next())
     redis_server.pause()
     with pytest.raises(Unavailable):
@@ -415,16 +415,24 @@ async def test_a_subscription_at_what_is_no_master_by_then_is_refused(
     redis_server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would answer, and hear nothing of what happens at the new master."""
+    switches = [True]
+
+    class Switching(RedisServers):
+        """Another server becomes the master while the first connection is made."""
+
+        def __init__(self, address: Any, meter: Any, timeout_s: float, on_new_master: Any) -> None:
+            super().__init__(address, meter, timeout_s, on_new_master)
+            self.switch = on_new_master
+
+        async def open(self, host: Any) -> Any:
+            found = await super().open(host)
+            while switches:
+                switches.pop()
+                await self.switch()
+            return found
+
+    monkeypatch.setattr("holdfast.services.redis.connection.RedisServers", Switching)
     connection = connect(redis_server.url)
-    opened = connection._servers.open
-
-    async def open_while_another_becomes_the_master(host: Any) -> Any:
-        found = await opened(host)
-        await connection._leave_master()
-        return found
-
-    with monkeypatch.context() as patched:
-        patched.setattr(connection._servers, "open", open_while_another_becomes_the_master)
-        with pytest.raises(Unavailable, match="another server has become the master"):
-            await connection.subscribe("k", "channel")
+    with pytest.raises(Unavailable, match="another server has become the master"):
+        await connection.subscribe("k", "channel")
     assert not (await connection.subscribe("k", "channel")).closed

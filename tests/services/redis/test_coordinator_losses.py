@@ -7,10 +7,11 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from holdfast.errors import Damaged, MembershipLost, OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Change, Claim, Member
 from holdfast.services.redis.coordinator import RedisCoordinator
 from simulator.servers import RedisCluster, RedisSentinel, RedisServer
-from tests.services.redis.conftest import Coordinate, impatient
+from tests.services.redis.conftest import Connect, Coordinate, impatient
 
 PATIENCE_S = 30.0
 FAIL_OVER_S = 30.0
@@ -141,15 +142,16 @@ async def test_who_watches_a_server_that_is_gone_is_told(
 
 @pytest.mark.slow
 async def test_a_server_that_stood_still_past_the_time_to_live_has_let_memberships_lapse(
-    redis_server: RedisServer, coordinate: Coordinate
+    redis_server: RedisServer, connect: Connect, clock: Clock
 ) -> None:
-    coordinator = coordinate(redis_server.url)
+    connection = connect(redis_server.url)
+    coordinator = RedisCoordinator(connection, clock)
     await coordinator.join(A, LONG_S)
     await coordinator.claim("s/k", A.id)
     await coordinator.renew(A, 0.5)
     lapsed_at = asyncio.get_running_loop().time() + 0.5
     redis_server.pause()
-    with impatient(coordinator._connection):
+    with impatient(connection):
         while asyncio.get_running_loop().time() < lapsed_at:
             with pytest.raises((OutcomeUnknown, Unavailable)):
                 await coordinator.lookup("s/k")
@@ -160,13 +162,14 @@ async def test_a_server_that_stood_still_past_the_time_to_live_has_let_membershi
 
 
 async def test_an_answer_lost_after_its_effect_may_be_asked_for_again(
-    redis_server: RedisServer, coordinate: Coordinate
+    redis_server: RedisServer, coordinate: Coordinate, connect: Connect, clock: Clock
 ) -> None:
-    hasty, patient = coordinate(redis_server.url), coordinate(redis_server.url)
+    connection = connect(redis_server.url)
+    hasty, patient = RedisCoordinator(connection, clock), coordinate(redis_server.url)
     await patient.join(A, LONG_S)
     await hasty.claim("s/known", A.id)  # now the server knows the script, and hasty has a connection
     redis_server.pause()
-    with impatient(hasty._connection), pytest.raises(OutcomeUnknown):
+    with impatient(connection), pytest.raises(OutcomeUnknown):
         await hasty.claim("s/k", A.id)
     redis_server.resume()
     # A connection that stood before could be read before the claim: a new one is accepted first.

@@ -23,6 +23,9 @@ class Town:
         self.heard = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._lanes: list[Lane] = []
+        self.connections: list[Connection] = []
+        """The connections that its lanes have made."""
+        self.on_connected: Callable[[], None] = lambda: None
 
     async def serve(self, speak: Speak) -> None:
         async def arrive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -54,6 +57,8 @@ class Town:
                 await connection.connect()  # type: ignore[no-untyped-call]
             except Exception as error:
                 raise Unavailable(str(error)) from error
+            self.connections.append(connection)
+            self.on_connected()
             return connection
 
         lane = Lane("server", connect, timeout_s)
@@ -121,9 +126,12 @@ async def test_what_is_large_goes_in_batches_of_its_own(town: Town, monkeypatch:
     waiting = []
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reading = asyncio.ensure_future(command(reader, writer))
         for _ in range(5):
-            words = await command(reader, writer)
-            waiting.append((len(words[-1]), bool(reader._buffer)))  # type: ignore[attr-defined]
+            words = await reading
+            reading = asyncio.ensure_future(command(reader, writer))
+            await asyncio.wait([reading], timeout=0.1)
+            waiting.append((len(words[-1]), reading.done()))
             writer.write(b"+OK\r\n")
 
     await town.serve(speak)
@@ -216,7 +224,7 @@ async def test_a_connection_that_broke_while_idle_costs_no_call(town: Town) -> N
         await gone.wait()
         gone.clear()
         async with asyncio.timeout(PATIENCE_S):
-            while not (lane._connection and is_broken(lane._connection)):  # noqa: ASYNC110 - the loop hears of it
+            while not is_broken(town.connections[-1]):  # noqa: ASYNC110 - the loop hears of it
                 await asyncio.sleep(0)
     assert town.arrived == 3
 
@@ -295,16 +303,12 @@ async def test_closing_fails_what_is_under_way_and_what_comes(town: Town) -> Non
 async def test_who_is_led_elsewhere_while_the_connection_is_made_does_not_keep_that_one(town: Town) -> None:
     await town.serve(echo)
     lane = town.lane()
-    connect, led_elsewhere = lane._connect, list[Connection]()
 
-    async def connect_and_be_led_elsewhere() -> Connection:
-        connection = await connect()
-        if not led_elsewhere:
-            led_elsewhere.append(connection)
+    def be_led_elsewhere() -> None:
+        if len(town.connections) == 1:
             lane.leave()
-        return connection
 
-    lane._connect = connect_and_be_led_elsewhere
+    town.on_connected = be_led_elsewhere
     assert await lane.call("ECHO", "a") == b"a"
     assert town.arrived == 2
-    assert is_broken(led_elsewhere[0]), "it is closed"
+    assert is_broken(town.connections[0]), "it is closed"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.ports.queue import DeadLetter, KeyedQueue, Outgoing, Queue
+from holdfast.services.redis.connection import RedisConnection
 from holdfast.services.redis.queue import all_names, filled
 from holdfast.testing.conformance import KeyedQueueConformance, QueueConformance, QueueTransferConformance
 from simulator.servers import RedisServer
@@ -82,13 +83,13 @@ async def test_a_receive_that_is_cancelled_under_way_gives_back_what_it_gets(
 ) -> None:
     queue = make_queue(redis_server.url)
     await queue.send([Outgoing(b"x")])
-    call, called = queue._connection.script, asyncio.Event()
+    script, called = RedisConnection.script, asyncio.Event()
 
-    async def script(*arguments: Any) -> Any:
+    async def noted_script(self: RedisConnection, *arguments: Any) -> Any:
         called.set()
-        return await call(*arguments)
+        return await script(self, *arguments)
 
-    monkeypatch.setattr(queue._connection, "script", script)
+    monkeypatch.setattr(RedisConnection, "script", noted_script)
     receiving = asyncio.create_task(queue.receive(1, 0, LONG_S, "node"))
     await called.wait()
     receiving.cancel()
@@ -154,13 +155,15 @@ async def test_a_deleted_message_leaves_no_keys_of_its_own(
     assert keys == {"{holdfast:queue:q}:last", "holdfast:queues"}
 
 
-async def test_queues_that_hold_messages_are_listed(redis_server: RedisServer, make_queue: MakeQueue) -> None:
+async def test_queues_that_hold_messages_are_listed(
+    redis_server: RedisServer, make_queue: MakeQueue, connect: Connect
+) -> None:
     for name in ("b", "a", "empty"):
         await make_queue(redis_server.url, name).send([Outgoing(b"x")])
     queue = make_queue(redis_server.url, "empty")
     [delivery] = await queue.receive(1, PATIENCE_S, LONG_S, "node")
     await queue.delete([delivery.receipt])
-    assert await filled(queue._connection) == ["a", "b"]
+    assert await filled(connect(redis_server.url)) == ["a", "b"]
 
 
 async def test_more_bytes_than_one_call_takes_go_in_several(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, PutBack
+from holdfast.services.redis.connection import RedisConnection
 from holdfast.services.redis.queue import RedisQueue
 from simulator.servers import RedisServer
 from tests.services.redis.conftest import MakeQueue
@@ -101,13 +102,13 @@ async def test_a_take_that_is_cancelled_under_way_puts_back_what_it_gets(
 ) -> None:
     await send(queue, "a", 1)
     await queue.reserve("a", "node", 1, LONG_S)
-    call, called = queue._connection.script, asyncio.Event()
+    script, called = RedisConnection.script, asyncio.Event()
 
-    async def script(*arguments: Any) -> Any:
+    async def noted_script(self: RedisConnection, *arguments: Any) -> Any:
         called.set()
-        return await call(*arguments)
+        return await script(self, *arguments)
 
-    monkeypatch.setattr(queue._connection, "script", script)
+    monkeypatch.setattr(RedisConnection, "script", noted_script)
     taking = asyncio.create_task(queue.take("a", "node", 1, LONG_S))
     await called.wait()
     taking.cancel()

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -18,6 +18,8 @@ from holdfast.ports.state import Logged, StateStore
 from holdfast.rules.streams.ledger import Checkpoint, Result, RunLog
 from holdfast.services.redis import state as module
 from holdfast.services.redis.connection import RedisConnection, parse
+from holdfast.services.redis.replicas import Replicas
+from holdfast.services.redis.script import Script
 from holdfast.services.redis.state import RedisState
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance import StateConformance, StateTransferConformance
@@ -25,6 +27,7 @@ from holdfast.testing.conformance.oracle import StateMachine
 from holdfast.testing.conformance.state import TIMERS, effect, next_commit
 from simulator.servers import RedisSentinel, RedisServer
 from simulator.servers.server import until
+from tests.services.redis.conftest import Connect, shard_of
 from tests.services.redis.places import Cluster, OneServer, Sentinels, Shards
 
 KEY = "s/k"
@@ -98,6 +101,23 @@ def test_it_decides_as_the_ledger_does(kept_redis: RedisServer, shards: int) -> 
     run_state_machine_as_test(
         RedisMachine, settings=settings(max_examples=25, stateful_step_count=30, deadline=None)
     )
+
+
+@contextlib.contextmanager
+def before_each(
+    monkeypatch: pytest.MonkeyPatch, watched: Script, act: Callable[[], Awaitable[None]]
+) -> Iterator[None]:
+    """For a while, do something before each run of a script."""
+    script = RedisConnection.script
+
+    async def act_and_run(self: RedisConnection, called: Script, *arguments: Any) -> Any:
+        if called is watched:
+            await act()
+        return await script(self, called, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RedisConnection, "script", act_and_run)
+        yield
 
 
 @pytest.fixture
@@ -260,9 +280,17 @@ async def test_a_refused_or_repeated_commit_leaves_no_state(
     assert len(await blobs(redis_server)) == 1
 
 
-async def test_a_state_never_named_goes_by_itself(state: RedisState, redis_server: RedisServer) -> None:
+async def test_a_state_never_named_goes_by_itself(
+    state: RedisState, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = await state.open(KEY, 0, "member-a")
-    name = await state._send(0, LARGE)
+
+    async def lose() -> None:
+        raise OutcomeUnknown("the server was lost")
+
+    with before_each(monkeypatch, module.COMMIT, lose), pytest.raises(OutcomeUnknown):
+        await state.commit(next_commit(opened, state=LARGE))
+    (name,) = await blobs(redis_server)
     async with redis_server.client() as redis:
         assert 0 < await redis.ttl(name) <= module.UNNAMED_S
     await state.commit(next_commit(opened, state=LARGE))
@@ -275,16 +303,15 @@ async def test_a_state_whose_pieces_were_lost_is_not_committed(
     state: RedisState, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = await state.open(KEY, 0, "member-a")
-    send = state._send
 
-    async def lose(shard: int, content: bytes) -> str:
-        name = await send(shard, content)
+    async def lose() -> None:
         async with redis_server.client() as redis:
-            await redis.delete(name)
-        return name
+            await redis.delete(*await blobs(redis_server))
 
-    monkeypatch.setattr(state, "_send", lose)
-    with pytest.raises(Unavailable, match="pieces"):
+    with (
+        before_each(monkeypatch, module.COMMIT, lose),
+        pytest.raises(Unavailable, match="pieces"),
+    ):
         await state.commit(next_commit(opened, state=LARGE))
     assert await standing(state) == opened
 
@@ -293,17 +320,18 @@ async def test_a_state_replaced_while_it_is_fetched_is_fetched_again(
     state: RedisState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = await committed(state, state=LARGE)
-    fetch, newer = state._fetch, next_commit(checkpoint, state=LARGE[::-1])
+    command, newer = RedisConnection.command, next_commit(checkpoint, state=LARGE[::-1])
 
-    async def replace(fields: dict[bytes, bytes]) -> bytes | None:
-        monkeypatch.undo()
-        await state.commit(newer)
-        return await fetch(fields)
+    async def replace(self: RedisConnection, key: str, *words: Any) -> Any:
+        if words[0] == "GET":
+            monkeypatch.undo()
+            await state.commit(newer)
+        return await command(self, key, *words)
 
-    monkeypatch.setattr(state, "_fetch", replace)
+    monkeypatch.setattr(RedisConnection, "command", replace)
     peeked = await standing(state)
     assert (peeked.number, peeked.state) == (2, LARGE[::-1])
-    monkeypatch.setattr(state, "_fetch", replace)
+    monkeypatch.setattr(RedisConnection, "command", replace)
     newer = next_commit(peeked, state=LARGE)
     with pytest.raises(OutcomeUnknown):  # it can only be that of another opening, which stands
         await state.open(KEY, peeked.epoch, "member-b")
@@ -400,17 +428,15 @@ async def test_a_key_that_others_took_since_it_was_seen_is_not_handed_out(
     one, other = (make_state(redis_server.url + "?shards=3") for _ in range(2))
     for number, key in enumerate(("s/leased", "s/committed", "s/first", "s/second")):
         await committed(one, key, due=10.0 + number)
-    look = one._longest_due
 
-    async def take_meanwhile(before: float, limit: int) -> list[module.DueKey]:
-        seen = await look(before, limit)
+    async def take_meanwhile() -> None:
         monkeypatch.undo()
-        assert await other.due(before, 1, 1000.0) == ["s/leased"]
+        assert await other.due(100.0, 1, 1000.0) == ["s/leased"]
         await other.commit(next_commit(await standing(other, "s/committed"), due=500.0))
-        return seen
 
-    monkeypatch.setattr(one, "_longest_due", take_meanwhile)
-    assert await one.due(100.0, 3, 1000.0) == ["s/first", "s/second"]
+    with before_each(monkeypatch, module.LEASE, take_meanwhile):
+        due = await one.due(100.0, 3, 1000.0)
+    assert due == ["s/first", "s/second"]
     assert (await standing(one, "s/leased")).due == 1100.0
     assert (await standing(one, "s/committed")).due == 500.0
 
@@ -421,18 +447,18 @@ async def test_keys_of_a_server_that_is_away_don_t_hold_up_others(
 ) -> None:
     """To look what is due is a command, and to hand it out a script."""
     state = make_state(redis_server.url + "?shards=5")
-    keys = {state._shards.of(f"s/{number}"): f"s/{number}" for number in range(100)}
+    keys = {shard_of(f"s/{number}", 5): f"s/{number}" for number in range(100)}
     for shard, key in keys.items():
         await committed(state, key, due=5.0 + shard)
-    call = getattr(state._connection, away)
+    call = getattr(RedisConnection, away)
 
-    async def call_others(first: Any, second: Any, *words: Any) -> Any:
+    async def call_others(self: RedisConnection, first: Any, second: Any, *words: Any) -> Any:
         name = first if away == "command" else second[0]
         if name.startswith("{holdfast:0}"):
             raise Unavailable("this server is away")
-        return await call(first, second, *words)
+        return await call(self, first, second, *words)
 
-    monkeypatch.setattr(state._connection, away, call_others)
+    monkeypatch.setattr(RedisConnection, away, call_others)
     assert await state.due(100.0, 10, 1000.0) == [keys[shard] for shard in range(1, 5)]
     with pytest.raises(Unavailable, match="away"):
         await state.due(100.0, 10, 1000.0)
@@ -514,7 +540,7 @@ async def test_a_reader_passes_no_shard_whose_clock_is_behind(
     redis_server: RedisServer, make_state: MakeState
 ) -> None:
     state = make_state(redis_server.url + "?shards=2")
-    ahead, behind = (next(f"s/{i}" for i in range(99) if state._shards.of(f"s/{i}") == n) for n in (0, 1))
+    ahead, behind = (next(f"s/{i}" for i in range(99) if shard_of(f"s/{i}", 2) == n) for n in (0, 1))
     await committed(state, behind, results=(Result("0:1", b"first"),))
     await state.open(ahead, 0, "member")
     async with redis_server.client() as redis:
@@ -639,15 +665,17 @@ async def test_a_commit_that_replicas_lack_is_of_unknown_outcome(
 
 
 async def test_a_wait_for_a_commit_that_stands_no_more_is_of_unknown_outcome(
-    redis_sentinel: RedisSentinel, make_state: MakeState
+    redis_sentinel: RedisSentinel, make_state: MakeState, connect: Connect
 ) -> None:
-    state = make_state(redis_sentinel.url + "?wait_replicas=1")
+    url = redis_sentinel.url + "?wait_replicas=1"
+    state = make_state(url)
     first = next_commit(await state.open(KEY, 0, "member-a"))
     await state.commit(first)
     await state.commit(next_commit(await standing(state)))
-    assert state._replicas is not None
+    replicas = Replicas(connect(url))
     with pytest.raises(OutcomeUnknown, match="another"):
-        await state._replicas.confirm(0, "{holdfast:0}:checkpoint:" + KEY, first)
+        await replicas.confirm(0, "{holdfast:0}:checkpoint:" + KEY, first)
+    await replicas.close()
 
 
 @pytest.mark.slow

@@ -7,9 +7,8 @@ import pytest
 
 from holdfast.config.sources import load
 from holdfast.ports.target import OutgoingEffect
-from holdfast.services.redis.queue import RedisQueue
 from holdfast.wiring.services import Services
-from holdfast.wiring.target_urls import QueueTarget, TargetUrls
+from holdfast.wiring.target_urls import TargetUrls
 from simulator.servers import RedisServer
 
 
@@ -29,13 +28,3 @@ async def test_each_target_gets_its_own_effects(services: Services, redis_server
         async with Services(load({"url": f"{redis_server.url}?namespace={name}"})) as there:
             found = await there.queue("alerts").receive(10, 0.0, 30.0, "reader")
         assert [delivery.body for delivery in found] == [name.encode()]
-
-
-async def test_each_target_waits_for_its_own_replicas(services: Services) -> None:
-    confirmed = []
-    for host in ("one", "two"):
-        target = TargetUrls(services)(f"redis://{host}?wait_replicas=1#alerts")
-        assert isinstance(target, QueueTarget)
-        assert isinstance(target._queue, RedisQueue)
-        confirmed.append(target._queue._confirmed)
-    assert confirmed[0] is not confirmed[1]

@@ -21,6 +21,7 @@ from holdfast.testing.conformance import TasksConformance, TasksTransferConforma
 from holdfast.testing.conformance.task_oracle import TaskMachine
 from holdfast.testing.conformance.tasks import wish
 from simulator.servers import RedisSentinel, RedisServer
+from tests.services.redis.conftest import shard_of
 from tests.services.redis.places import Cluster, OneServer, Sentinels, Shards
 
 MakeTasks = Callable[..., RedisTasks]
@@ -149,16 +150,18 @@ async def test_delayed_tasks_of_a_server_that_is_away_don_t_hold_up_others(
     redis_server: RedisServer, make_tasks: MakeTasks, monkeypatch: pytest.MonkeyPatch, away: str
 ) -> None:
     tasks = make_tasks(redis_server.url + "?shards=5")
-    traces = {tasks._shards.of(f"k{n}"): f"k{n}" for n in range(100)}
+    traces = {shard_of(f"k{n}", 5): f"k{n}" for n in range(100)}
     await tasks.delay([DelayTask(trace, "t", 5.0, b"m") for trace in traces.values()])
-    script = tasks._connection.script
+    script = RedisConnection.script
 
-    async def script_of_others(called: Script, names: Sequence[str], *words: Any) -> Any:
+    async def script_of_others(
+        self: RedisConnection, called: Script, names: Sequence[str], *words: Any
+    ) -> Any:
         if called.name == away and names[0].startswith("{holdfast:0}"):
             raise Unavailable("this server is away")
-        return await script(called, names, *words)
+        return await script(self, called, names, *words)
 
-    monkeypatch.setattr(tasks._connection, "script", script_of_others)
+    monkeypatch.setattr(RedisConnection, "script", script_of_others)
     due = await tasks.due(60.0, 10, 1000.0)
     assert {task.trace for task in due} == {traces[shard] for shard in range(1, 5)}
     with pytest.raises(Unavailable, match="away"):

@@ -259,7 +259,7 @@ async def test_a_stream_that_doesn_t_act_takes_no_statement_more(
     state: SqliteState, database: Database
 ) -> None:
     await acting(state, "s/other")
-    with statements(database._write_connection) as written, statements(database._read_connection) as read:
+    with statements(database.write_connection) as written, statements(database.read_connection) as read:
         opened = await state.open("s/k", 0, "m")
         assert len(written) == 2 + 3, (
             "whether it is known, which epochs were given, the new row; in a transaction"
@@ -280,14 +280,14 @@ async def test_to_ask_what_is_due_writes_nothing_if_nothing_is(
     state: SqliteState, database: Database
 ) -> None:
     await acting(state, due=300.0)
-    with statements(database._write_connection) as written, statements(database._read_connection) as read:
+    with statements(database.write_connection) as written, statements(database.read_connection) as read:
         assert await state.due(300.0, 10, 5.0) == []
     assert (len(written), len(read)) == (0, 1)
 
 
 async def test_due_keys_and_effects_are_found_by_an_index(database: Database) -> None:
     def steps(sql: str, *parameters: Any) -> list[str]:
-        plan = database._write_connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)
+        plan = database.write_connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)
         return [step[3] for step in plan if "CONSTANT" not in step[3]]
 
     [due, key] = steps(module.DUE, 5.0, 10)
@@ -319,9 +319,9 @@ async def test_a_peek_sees_checkpoint_and_effects_of_one_moment(
         if "FROM effects" in statement:
             other.executescript("BEGIN; UPDATE checkpoints SET number = 2; DELETE FROM effects; COMMIT")
 
-    database._read_connection.set_trace_callback(commit_meanwhile)
+    database.read_connection.set_trace_callback(commit_meanwhile)
     assert await state.peek("s/k") == standing
-    database._read_connection.set_trace_callback(None)
+    database.read_connection.set_trace_callback(None)
     other.close()
     after = await state.peek("s/k")
     assert after is not None

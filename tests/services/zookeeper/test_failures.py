@@ -121,10 +121,8 @@ async def test_the_session_that_reads_may_be_lost_without_a_change_missed(
 
 def expire(coordinator: ZooKeeperCoordinator, address: ZooKeeperAddress) -> None:
     """End the session of a coordinator's membership, or else of the coordinator, behind its back."""
-    joined = [mine.session for mine in coordinator._joined.values()]
-    assert coordinator._opened is not None
-    ended = joined[0] if joined else coordinator._opened.result()
-    thief = KazooClient(address.servers, client_id=ended._client.client_id)
+    ended = coordinator.sessions[0]
+    thief = KazooClient(address.servers, client_id=ended.client_id)
     thief.start()
     thief.stop()
     thief.close()

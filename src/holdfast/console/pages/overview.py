@@ -61,7 +61,7 @@ class OverviewPage:
             dead=overview.dead,
             running=overview.running,
             needs=overview.needs(),
-            charts=_charts(overview),
+            charts=charts(overview),
             from_prometheus=overview.hour is not None,
             prometheus_error=overview.prometheus_error,
             calls=calls_per_message(member.load for member in members),
@@ -74,7 +74,7 @@ class OverviewPage:
         )
 
 
-def _charts(overview: Overview) -> list[dict[str, Any]]:
+def charts(overview: Overview) -> list[dict[str, Any]]:
     """Return the charts of the last hour. What lies before the console's start is a gap."""
     samples = list(overview.samples)
     gap: list[float | None] = [None] * (SAMPLES - len(samples))

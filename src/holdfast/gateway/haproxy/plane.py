@@ -63,6 +63,9 @@ class HaproxyPlane(Startable):
     """Runs HAProxy: restarts it when it dies, replaces it when it needs another configuration, and updates
     its routes and nodes when they change.
 
+    Attributes:
+        child: the HAProxy that takes new connections, while one runs.
+
     Args:
         routes, view: the routes and members that it gets.
         host: the gateway's host. The gateway ends if HAProxy can't be updated any more.
@@ -100,7 +103,7 @@ class HaproxyPlane(Startable):
         self._only: str | None = None
         self._news = asyncio.Event()
         self._lock = asyncio.Lock()
-        self._child: HaproxyProcess | None = None
+        self.child: HaproxyProcess | None = None
         self._finishing: set[HaproxyProcess] = set()
         self._outdated = False
         self._started = 0
@@ -115,8 +118,8 @@ class HaproxyPlane(Startable):
     @property
     def pid(self) -> int:
         """The process id of HAProxy."""
-        assert self._child is not None
-        return self._child.pid
+        assert self.child is not None
+        return self.child.pid
 
     def listen(self, sockets: Sequence[socket.socket]) -> None:
         """Set the listening sockets for clients, before the start. This process keeps them open too, so that
@@ -125,10 +128,10 @@ class HaproxyPlane(Startable):
 
     async def metrics(self) -> bytes:
         """Return HAProxy's own metrics, for Prometheus; empty if it has none."""
-        if self._child is None or not self._options.build.prometheus:
+        if self.child is None or not self._options.build.prometheus:
             return b""
         with contextlib.suppress(HoldfastError):
-            return await admin.scrape(self._child.files.metrics)
+            return await admin.scrape(self.child.files.metrics)
         return b""
 
     async def stop(self) -> None:
@@ -144,7 +147,7 @@ class HaproxyPlane(Startable):
         await self._welcome()
         self._note_only()
         self._table.update(self._changes(dict(self._routes)))
-        self._child = await self._start_child()
+        self.child = await self._start_child()
         self._routes.news = self._news.set
         self._tasks.repeat(self._keep_up, self._clock, self._log)
         if self._clients is not None:
@@ -153,9 +156,9 @@ class HaproxyPlane(Startable):
 
     async def _stop(self) -> None:
         await self._tasks.close()
-        running = [*self._finishing, *([self._child] if self._child is not None else [])]
-        if self._child is not None:
-            self._child.finish()
+        running = [*self._finishing, *([self.child] if self.child is not None else [])]
+        if self.child is not None:
+            self.child.finish()
         if running:
             await asyncio.wait([child.ended for child in running], timeout=CLOSE_TIMEOUT_S)
         for child in running:
@@ -220,15 +223,15 @@ class HaproxyPlane(Startable):
         for file in child.files.own:
             file.unlink(missing_ok=True)
         failures = 0
-        while child is self._child:
+        while child is self.child:
             failures += 1
             self._log.error("HAProxy ended; starting it again", code=code, failures=failures)
             await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
             try:
                 async with self._lock:
-                    if child is not self._child:
+                    if child is not self.child:
                         return
-                    self._child = await self._start_child()
+                    self.child = await self._start_child()
                 self.restarts += 1
                 self._news.set()
             except ConfigError as error:
@@ -242,7 +245,7 @@ class HaproxyPlane(Startable):
     async def _reload(self) -> None:
         self._outdated = False  # before it is begun: what changes meanwhile is for the next one
         try:
-            old, self._child = self._child, await self._start_child()
+            old, self.child = self.child, await self._start_child()
         except BaseException:
             self._outdated = True
             raise
@@ -322,8 +325,8 @@ class HaproxyPlane(Startable):
     async def _tell(self) -> None:
         """Update HAProxy with what changed. A late update does no harm: nodes check every request, and the
         fallback brings refused ones to their owner."""
-        assert self._child is not None
-        files = self._child.files
+        assert self.child is not None
+        files = self.child.files
         for name in self._servers.left(self._view.members):
             # Requests that still wait for an answer there are sent again, by the fallback.
             for server in _servers(name):

@@ -56,6 +56,11 @@ class HttpFile(io.RawIOBase):
             self.close()
             raise
 
+    @property
+    def connected(self) -> bool:
+        """Whether it holds a connection to the server."""
+        return self._connection is not None
+
     def readable(self) -> bool:
         """True."""
         return True

@@ -65,7 +65,7 @@ def list_places(url: str, secret: Mapping[str, str], roots: Sequence[str] = ()) 
     with readable(shown(url)):
         if parts.scheme in ("http", "https"):
             return [_http_place(url, secret, roots)]
-        places = _listed(url, secret)
+        places = listed(url, secret)
     limits = [limit for limit in (roots, _own_root(secret)) if limit]
     for place in places:
         if not all(any(_opens_below(place, root) for root in limit) for limit in limits):
@@ -92,7 +92,8 @@ def _check_whole(url: str, parts: SplitResult) -> None:
         )
 
 
-def _listed(url: str, secret: Mapping[str, str]) -> list[SourceFile]:
+def listed(url: str, secret: Mapping[str, str]) -> list[SourceFile]:
+    """Return the files at a URL, wherever they lead."""
     system, path, prefix = _file_system(url, secret)
     if url.endswith("*"):
         return _below(url, system, prefix, path.removesuffix("*"))

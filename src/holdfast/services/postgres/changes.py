@@ -274,7 +274,7 @@ class StateChanges:
     """Applies changes to the checkpoints of one database."""
 
     def __init__(self, database: PostgresDatabase, clock: Clock) -> None:
-        self._places: dict[str, str] = {}
+        self.places: dict[str, str] = {}
         self._log_lock = log_lock(database.address.schema)
         self._writer = zlib.crc32(clock.new_id().encode()) % WRITERS
         sql = database.sql
@@ -315,16 +315,16 @@ class StateChanges:
 
     def learn(self, key: str, place: str) -> None:
         """Remember where the row of a key is."""
-        self._places.pop(key, None)
-        self._places[key] = place
-        if len(self._places) > PLACES_MAX:
-            del self._places[next(iter(self._places))]
+        self.places.pop(key, None)
+        self.places[key] = place
+        if len(self.places) > PLACES_MAX:
+            del self.places[next(iter(self.places))]
 
     async def _lock_all(
         self, connection: Connection, keys: Sequence[str]
     ) -> tuple[dict[str, LockedRow], set[str]]:
         """Lock the rows of keys; returns them by key, and which keys are to be looked for again."""
-        places = [self._places.get(key, "") for key in keys]
+        places = [self.places.get(key, "") for key in keys]
         if known := all(places):
             rows = await connection.execute(self._lock_places, (words(places),), binary=True)
         else:
@@ -336,7 +336,7 @@ class StateChanges:
             )
         missing = {key for key in keys if key not in locked} if known else set()
         for key in missing:
-            del self._places[key]
+            del self.places[key]
         return locked, missing
 
     async def _recents(

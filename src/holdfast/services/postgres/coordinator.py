@@ -222,9 +222,10 @@ class PostgresCoordinator:
 
     async def _make_anew(self) -> None:
         with contextlib.suppress(HoldfastError):  # another one is at it, or will be asked to
-            await self._lane.run_once(self._tidy_up, None, writes=True)
+            await self._lane.run_once(self.tidy_up, None, writes=True)
 
-    async def _tidy_up(self, connection: Connection, asked: Sequence[None]) -> Sequence[None]:
+    async def tidy_up(self, connection: Connection, asked: Sequence[None]) -> Sequence[None]:
+        """Make the tables small again."""
         await connection.execute(self._tidy)
         return asked
 

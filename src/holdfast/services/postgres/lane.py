@@ -113,7 +113,7 @@ class PostgresLane:
         self._name = name
         self._connect = connect
         self._gone = gone
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._begin = [statement.encode() for statement in begin]
         self._end_stopped_by = end_stopped
         self._connection: Connection | None = None
@@ -243,7 +243,7 @@ class PostgresLane:
         """Run calls in one transaction; returns their results, or the error of them all."""
         committing = False
         try:
-            with limited(connection, self._timeout_s, self._give_up):
+            with limited(connection, self.timeout_s, self._give_up):
                 if batch[0].alone:
                     committing = batch[0].writes
                     return list(await batch[0].run(connection, [call.item for call in batch]))
@@ -280,7 +280,7 @@ class PostgresLane:
         """End the sessions of processes that stand still amid a request and hold locks; return True if there
         are such. The server counts no idle time for them, because it waits for the rest of the request."""
         try:
-            with limited(connection, self._timeout_s, self._give_up):
+            with limited(connection, self.timeout_s, self._give_up):
                 row = await (await connection.execute(self._end_stopped_by)).fetchone()
         except psycopg.Error:
             await self._disconnect()
@@ -289,22 +289,22 @@ class PostgresLane:
 
     async def _roll_back(self, connection: Connection) -> None:
         try:
-            with limited(connection, self._timeout_s, self._give_up):
+            with limited(connection, self.timeout_s, self._give_up):
                 await connection.rollback()
         except psycopg.Error:
             await self._disconnect()
 
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            pause_s = self._again_at - _now()
+            pause_s = self._again_at - loop_time()
             if pause_s > 0:
                 raise Unavailable(
-                    f"{self._name}: a call took longer than {self._timeout_s:g} s; none is made for"
+                    f"{self._name}: a call took longer than {self.timeout_s:g} s; none is made for"
                     f" {pause_s:.1f} s more"
                 )
             try:
                 self._connection = await self._connect()
-                self._connected_at = _now()
+                self._connected_at = loop_time()
             except psycopg.Error as error:
                 raise refusals.explain(self._name, error) from error
             except HoldfastError:
@@ -317,8 +317,8 @@ class PostgresLane:
         """Cut a connection whose time is over. The pause after it is twice as long as the last one, unless
         the connection stood for longer than any pause."""
         cut(connection)
-        now = _now()
-        self._cuts = 1 if now - self._connected_at > self._timeout_s + PAUSES.max_s else self._cuts + 1
+        now = loop_time()
+        self._cuts = 1 if now - self._connected_at > self.timeout_s + PAUSES.max_s else self._cuts + 1
         self._again_at = now + PAUSES.delay_s(self._cuts, 0.0)
 
     async def _disconnect(self) -> None:
@@ -350,7 +350,8 @@ def cut(connection: Connection) -> None:
         end.shutdown(socket.SHUT_RDWR)
 
 
-def _now() -> float:
+def loop_time() -> float:
+    """Return the time of the running loop."""
     return asyncio.get_running_loop().time()
 
 

@@ -283,7 +283,7 @@ class PostgresMessages:
     def __init__(self, database: PostgresDatabase, clock: Clock) -> None:
         self.database = database
         self._clock = clock
-        self._marks: dict[str, Marks] = {}
+        self.marks: dict[str, Marks] = {}
         self._sortings: dict[str, Sorting] = {}
         self._send, self._receive, self._next_due = map(database.sql, (SEND, RECEIVE, NEXT_DUE))
         self._receive_and_keep = database.sql(RECEIVE_AND_KEEP)
@@ -322,7 +322,7 @@ class PostgresMessages:
 
     def look_anew(self, queue: str) -> None:
         """Have the next receive look from the beginning, because one may have failed."""
-        self._marks.pop(queue, None)
+        self.marks.pop(queue, None)
 
     async def settle(self, connection: Connection, asked: Sequence[SettleCall]) -> list[list[str]]:
         """Delete, hide or end deliveries; returns the stale receipts of each: of those to be deleted, only
@@ -374,7 +374,7 @@ class PostgresMessages:
     # --- how it is done
 
     async def _take(self, connection: Connection, asked: ReceiveCall) -> ReceiveAnswer:
-        marks = self._marks.setdefault(asked.queue, Marks())
+        marks = self.marks.setdefault(asked.queue, Marks())
         begin_at = self._clock.monotonic()
         if marks.known and begin_at >= marks.tidy_at:
             tidied = await connection.execute(self._tidy, {"queue": asked.queue, "kept": KEPT_MICROS})

@@ -214,7 +214,7 @@ class PostgresQueue:
     ) -> None:
         self.max_batch = max_batch
         self.max_bytes = max_bytes
-        self._messages = messages
+        self.messages = messages
         self._reservations = PostgresReservations(messages, clock)
         self._bells = messages.database.bells
         self._lane = messages.database.lane("queue")
@@ -237,10 +237,10 @@ class PostgresQueue:
         sent = [sent_message(self._name, message) for message in messages]
         size = sum(len(message.body) for message in sent)
         if size > CALL_BYTES:
-            ids = await self._lane.write_many(self._messages.send_in_parts, sent, weight=BATCH_MAX)
+            ids = await self._lane.write_many(self.messages.send_in_parts, sent, weight=BATCH_MAX)
         else:
             weight = weight_of(len(sent), size)
-            ids = await self._lane.run_once(self._messages.send, sent, writes=True, weight=weight)
+            ids = await self._lane.run_once(self.messages.send, sent, writes=True, weight=weight)
         if any(m.delay_s < SAFETY_S for m in messages):  # sooner than waiters look by themselves
             self._bells.ring([self._topic])
         return ids
@@ -249,7 +249,7 @@ class PostgresQueue:
         """Return what adds messages within a transaction of the caller's, at a connection of its own to the
         same database. It rings nothing within that: a NOTIFY takes a lock of the whole database."""
         check_bodies((m.body for m in messages), self.max_bytes)
-        database = self._messages.database
+        database = self.messages.database
         identity, add = database.sql(IDENTITY).decode(), database.sql(ADD).decode()
         home = await self._lane.read(self._identity)
         loop = asyncio.get_running_loop()
@@ -304,7 +304,7 @@ class PostgresQueue:
         return await self._settle(receipts, micros(delay_s), ends=True)
 
     async def free(self, holder: str) -> int:
-        freed = await self._lane.run_once(self._messages.free, (self._name, holder), writes=True)
+        freed = await self._lane.run_once(self.messages.free, (self._name, holder), writes=True)
         self._bells.ring([self._topic])  # also for what its reservations kept
         return freed
 
@@ -462,7 +462,7 @@ class PostgresQueue:
     # --- how it is done
 
     async def _identity(self, connection: Connection) -> str:
-        rows = await connection.execute(self._messages.database.sql(IDENTITY))
+        rows = await connection.execute(self.messages.database.sql(IDENTITY))
         [identity] = await rows.fetchone() or ("",)
         return str(identity)
 
@@ -471,7 +471,7 @@ class PostgresQueue:
 
         A crash of the server may take deliveries back, which then come again."""
         taking = asyncio.ensure_future(
-            self._lane.run_once(self._messages.receive, asked, writes=True, weight=weight_of(asked.limit))
+            self._lane.run_once(self.messages.receive, asked, writes=True, weight=weight_of(asked.limit))
         )
         try:
             return await asyncio.shield(taking)
@@ -480,7 +480,7 @@ class PostgresQueue:
                 await self.give_back([d.receipt for d in (await taking).deliveries], 0)
             raise
         except HoldfastError:
-            self._messages.look_anew(self._name)
+            self.messages.look_anew(self._name)
             raise
 
     async def _settle(self, receipts: Sequence[str], delay: int | None, *, ends: bool = False) -> list[str]:
@@ -489,7 +489,7 @@ class PostgresQueue:
             return []
         settling = SettleCall(self._name, receipts, delay, ends)
         stale = await self._lane.run_once(
-            self._messages.settle, settling, writes=True, weight=weight_of(len(receipts))
+            self.messages.settle, settling, writes=True, weight=weight_of(len(receipts))
         )
         if delay is not None and delay < SAFETY_S * 1e6:  # sooner than waiters look by themselves
             self._bells.ring([self._topic])

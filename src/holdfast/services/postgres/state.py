@@ -70,11 +70,11 @@ class _DueMark:
 
     def __init__(self) -> None:
         self._since = self._before = 0.0
-        self._full_at = -math.inf
+        self.full_at = -math.inf
 
     def start(self, before: float, now: float) -> tuple[float, bool]:
         """Begin a look; returns from which time, and whether it is a look from the beginning."""
-        is_full = now >= self._full_at or before <= self._before
+        is_full = now >= self.full_at or before <= self._before
         return 0.0 if is_full else self._since, is_full
 
     def end(self, before: float, present: float, *, full_again_at: float | None) -> None:
@@ -82,7 +82,7 @@ class _DueMark:
         self._before = before
         self._since = min(before, present) - DUE_MARGIN_S
         if full_again_at is not None:
-            self._full_at = full_again_at
+            self.full_at = full_again_at
 
 
 class PostgresState:
@@ -93,10 +93,10 @@ class PostgresState:
         self._database = database
         self._lane = database.lane("state")
         self._clock = clock
-        self._changes = StateChanges(database, clock)
+        self.changes = StateChanges(database, clock)
         self._results = PostgresResults(database, clock)
-        self._transfer = StateTransfer(database, self._changes)
-        self._due_mark = _DueMark()
+        self._transfer = StateTransfer(database, self.changes)
+        self.due_mark = _DueMark()
         sql = database.sql
         self._peek, self._list, self._due, self._lease = sql(PEEK), sql(LIST), sql(DUE), sql(LEASE)
         self._idle, self._idle_lock, self._expire_all = sql(IDLE), sql(IDLE_LOCK), sql(EXPIRE)
@@ -136,7 +136,7 @@ class PostgresState:
     async def identities(self, key: str, limit: int) -> list[str]:
         if "\0" in key:
             return []
-        return await self._lane.read(partial(self._changes.newest, key=key, limit=limit))
+        return await self._lane.read(partial(self.changes.newest, key=key, limit=limit))
 
     async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
         async def list_(connection: Connection) -> list[Checkpoint]:
@@ -147,7 +147,7 @@ class PostgresState:
 
     async def due(self, before: float, limit: int, lease_s: float) -> list[str]:
         begin_at = self._clock.monotonic()
-        since, is_full = self._due_mark.start(before, begin_at)
+        since, is_full = self.due_mark.start(before, begin_at)
 
         async def look(connection: Connection) -> tuple[float, bool]:
             found = await connection.execute(self._due, (since, before), binary=True)
@@ -166,7 +166,7 @@ class PostgresState:
         if len(keys) < limit:
             now = self._clock.monotonic()
             again_at = now + (now - begin_at) / WIDE_SHARE if is_full else None
-            self._due_mark.end(before, present, full_again_at=again_at)
+            self.due_mark.end(before, present, full_again_at=again_at)
         return keys
 
     # --- results
@@ -183,7 +183,7 @@ class PostgresState:
     # --- transfer
 
     async def stored(self, keys: Sequence[str]) -> list[Checkpoint]:
-        found = await self._lane.read(partial(self._changes.load, keys=list(keys)))
+        found = await self._lane.read(partial(self.changes.load, keys=list(keys)))
         return [found[key] for key in keys if key in found]
 
     async def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
@@ -206,7 +206,7 @@ class PostgresState:
             raise OperationRefused(f"the key {change.key!r} holds a NUL: a key must be printable")
         weight = weight_of(1, changes.bytes_of(change))
         while True:
-            answer = await self._lane.write_many(self._changes.apply, change, weight=weight)
+            answer = await self._lane.write_many(self.changes.apply, change, weight=weight)
             if answer is not Undecided.AGAIN:
                 return answer
 

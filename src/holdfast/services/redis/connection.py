@@ -40,7 +40,7 @@ class RedisConnection:
         self.address = address
         self.meter = meter
         self._timeout_s = timeout_s
-        self._lanes: dict[Host | None, Lane] = {}
+        self.lanes: dict[Host | None, Lane] = {}
         self._servers = RedisServers(address, meter, timeout_s, self._leave_master)
         self._slots: list[Host | None] = []
         self._finding = asyncio.Lock()
@@ -143,7 +143,7 @@ class RedisConnection:
         """Disconnect. Calls under way and later calls fail."""
         await self._servers.close()
         await asyncio.gather(
-            *(lane.close() for lane in self._lanes.values()),
+            *(lane.close() for lane in self.lanes.values()),
             *(subscription.close() for subscription in self._subscriptions),
         )
 
@@ -187,16 +187,16 @@ class RedisConnection:
         return host
 
     def _lane(self, host: Host | None) -> Lane:
-        lane = self._lanes.get(host)
+        lane = self.lanes.get(host)
         if lane is None:
             name = join(*host) if host else str(self.address)
-            lane = self._lanes[host] = Lane(name, lambda: self._servers.open(host), self._timeout_s)
+            lane = self.lanes[host] = Lane(name, lambda: self._servers.open(host), self._timeout_s)
         return lane
 
     async def _find_slots(self) -> None:
         async with self._finding:
             if not self._slots:  # no other call has found them meanwhile
-                self._slots = await self._servers.slots({host for host in self._lanes if host is not None})
+                self._slots = await self._servers.slots({host for host in self.lanes if host is not None})
 
     def _forget(self, host: Host | None) -> None:
         """Read the map of slots again, because ``host`` could not serve a slot that it should have."""
@@ -215,7 +215,7 @@ class RedisConnection:
 
     async def _leave_master(self) -> None:
         self._masters_left += 1
-        for lane in self._lanes.values():
+        for lane in self.lanes.values():
             lane.leave()
         for subscription in self._subscriptions:
             await subscription.close()

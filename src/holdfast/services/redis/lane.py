@@ -48,7 +48,7 @@ class Lane:
     def __init__(self, name: str, connect: Callable[[], Awaitable[Connection]], timeout_s: float) -> None:
         self.name = name
         self._connect = connect
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._connection: Connection | None = None
         self._waiting: deque[_Call] = deque()
         self._worker: asyncio.Task[None] | None = None
@@ -118,10 +118,10 @@ class Lane:
 
     async def _exchange(self, batch: Sequence[_Call]) -> None:
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 connection = await self._ready()
         except TimeoutError:
-            _fail(batch, Unavailable(f"{self.name}: no connection within {self._timeout_s:g} s"))
+            _fail(batch, Unavailable(f"{self.name}: no connection within {self.timeout_s:g} s"))
             return
         except HoldfastError as error:
             _fail(batch, error)
@@ -131,14 +131,14 @@ class Lane:
             raise
         answered = 0
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 await connection.send_packed_command([call.packed for call in batch], check_health=False)
                 for call in batch:
                     replies = [await _reply(connection) for _ in range(call.replies)]
                     answered += 1
                     _settle(call.answer, replies if call.all else replies[-1])
         except TimeoutError:
-            await self._lose(batch[answered:], f"no answer within {self._timeout_s:g} s")
+            await self._lose(batch[answered:], f"no answer within {self.timeout_s:g} s")
         except (RedisError, OSError) as error:
             await self._lose(batch[answered:], f"the connection broke: {error}")
         except BaseException:

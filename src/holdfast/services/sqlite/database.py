@@ -101,6 +101,7 @@ class Database:
     Attributes:
         path: the file.
         doorbell: wakes those who wait for changes, in all processes.
+        write_connection, read_connection: the connections of its two threads.
     """
 
     _shared: ClassVar[dict[Path, Database]] = {}
@@ -202,15 +203,15 @@ class Database:
             undo.callback(self._watchdog.join)
             undo.callback(self._stop.set)
             try:
-                self._write_connection = _connect(path, undo)
+                self.write_connection = _connect(path, undo)
                 with self._locked():
-                    schema.check(self._write_connection, path)
-                    _configure(self._write_connection, path)
+                    schema.check(self.write_connection, path)
+                    _configure(self.write_connection, path)
                     if expands:
-                        schema.migrate(self._write_connection)
-                    schema.settle_boot(self._write_connection, clock)
-                self._read_connection = _connect(path, undo)
-                self._read_connection.execute("PRAGMA query_only = ON")
+                        schema.migrate(self.write_connection)
+                    schema.settle_boot(self.write_connection, clock)
+                self.read_connection = _connect(path, undo)
+                self.read_connection.execute("PRAGMA query_only = ON")
                 if durability == "full":
                     self._log = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
             except sqlite3.Error as error:
@@ -296,7 +297,7 @@ class Database:
 
     def _transact(self, calls: list[WriterCall], topics: set[str]) -> bool:
         """Run calls in one transaction and collect what to ring; False if each must be run alone."""
-        transaction = Transaction(self._write_connection)
+        transaction = Transaction(self.write_connection)
         for call in calls:
             call.error = None
         try:
@@ -328,8 +329,8 @@ class Database:
 
     def _roll_back(self) -> bool:
         try:
-            if self._write_connection.in_transaction:
-                self._write_connection.execute("ROLLBACK")
+            if self.write_connection.in_transaction:
+                self.write_connection.execute("ROLLBACK")
         except sqlite3.Error:
             return False
         return True
@@ -364,7 +365,7 @@ class Database:
         calls = self._reader.take()
         for call in calls:
             try:
-                call.result = call.run(self._read_connection)
+                call.result = call.run(self.read_connection)
             except Exception as error:  # noqa: BLE001 - it is the caller's, who gets it
                 call.error = named(error, self.path)
         to_confirm = [call for call in calls if call.confirmed and call.result]
@@ -408,9 +409,9 @@ class Database:
         self._completion.close()
         self._stop.set()
         self._watchdog.join()
-        self._read_connection.close()
+        self.read_connection.close()
         with self._locked():  # the last one to close folds the log into the file
-            self._write_connection.close()
+            self.write_connection.close()
         if self._log is not None:
             os.close(self._log)
         self._lock.close()

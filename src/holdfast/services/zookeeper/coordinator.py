@@ -165,6 +165,12 @@ class ZooKeeperCoordinator:
             self._opened = None
         await asyncio.gather(*ending)
 
+    @property
+    def sessions(self) -> list[ZooKeeperSession]:
+        """Its open sessions: those of its memberships, then its own."""
+        own = [self._opened.result()] if self._opened is not None and not _failed(self._opened) else []
+        return [mine.session for mine in self._joined.values()] + own
+
     # --- how it is done
 
     async def _session(self) -> ZooKeeperSession:

@@ -195,6 +195,12 @@ class ZooKeeperSession:
             self._client.close()
 
     @property
+    def client_id(self) -> tuple[int, bytes]:
+        """The id and the password with which a client goes on with this session."""
+        found: tuple[int, bytes] = self._client.client_id
+        return found
+
+    @property
     def connected(self) -> bool:
         """True unless the connection is known to be interrupted."""
         return self._connected.is_set() and self._client.connected  # which is the first to know

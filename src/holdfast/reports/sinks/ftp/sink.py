@@ -173,17 +173,17 @@ class FtpUpload:
         self._sink = sink
         self._name = name
         self._replace = replace
-        self._at = 0
+        self.sent_bytes = 0
         self._connection: socket.socket | None = None
         self._sending = False
         self._over = False
 
     async def skip(self, size: int) -> None:
-        self._at = size
+        self.sent_bytes = size
 
     async def write(self, data: Data) -> None:
         await self._run(lambda control: self._send(control, data))
-        self._at += len(data)
+        self.sent_bytes += len(data)
 
     async def commit(self, sha256: str, *, read_back: bool = False) -> RemoteFile:
         await self._run(self._finish)
@@ -193,7 +193,7 @@ class FtpUpload:
                 await self._sink.must_not_be_there(self._name)
             await self._run(self._rename)
         self._over = True
-        return RemoteFile(self._name, self._at)
+        return RemoteFile(self._name, self.sent_bytes)
 
     async def abort(self) -> None:
         self._sink.set_timeout(CUT_S)  # on a slow line it goes on with what has gone: then in a new session
@@ -229,7 +229,7 @@ class FtpUpload:
             self._sink.interrupt()
 
     def _begin(self, control: Control) -> socket.socket:
-        command, rest = f"STOR {self.token}", self._at or None
+        command, rest = f"STOR {self.token}", self.sent_bytes or None
         try:
             connection = control.transfercmd(command, rest)
         except ftplib.error_perm:
@@ -255,14 +255,14 @@ class FtpUpload:
 
     def _finish(self, control: Control) -> None:
         connection, self._connection = self._connection or self._begin(control), None
-        control.finish(connection, self._at)
+        control.finish(connection, self.sent_bytes)
 
     def _compare(self, control: Control, sha256: str, *, read_back: bool) -> None:
         size = control.size_of(self.token)
         if size is None:
             raise Damaged(f"what was sent of {self._name!r} is gone: another took it over")
-        if size != self._at:
-            raise Damaged(f"the server has {size} bytes of {self._name!r}, and {self._at} were sent")
+        if size != self.sent_bytes:
+            raise Damaged(f"the server has {size} bytes of {self._name!r}, and {self.sent_bytes} were sent")
         told_sum = control.checksum_of(self.token, size)
         if not told_sum and read_back:
             told_sum = _digest(control, self.token)

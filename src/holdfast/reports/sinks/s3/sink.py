@@ -98,6 +98,7 @@ class S3Sink:
         endpoint: str | None = None,
         keys: Keys | None = None,
         part_bytes: int = PART_BYTES,
+        s3: S3 | None = None,
     ) -> None:
         if part_bytes < PART_BYTES_MIN:
             raise ConfigError(f"part_bytes is {part_bytes}: S3 takes parts of {PART_BYTES_MIN} at least")
@@ -107,7 +108,7 @@ class S3Sink:
         self._endpoint = endpoint
         self._keys = keys
         self._part_bytes = part_bytes
-        self._opened: S3 | None = None
+        self._opened = s3
         self._wants_md5 = False
         self._closed = False
 

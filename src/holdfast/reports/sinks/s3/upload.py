@@ -59,7 +59,7 @@ class S3Upload:
         self._part: memoryview | None = None  # the next one
         self._filled = 0
         self._free: list[memoryview] = []
-        self._parts: list[asyncio.Task[str]] = []
+        self.parts: list[asyncio.Task[str]] = []
         self._room = asyncio.Semaphore(AT_ONCE)
         self._over = False
 
@@ -87,7 +87,7 @@ class S3Upload:
         else:
             if last:
                 await self._send(last)
-            await self._complete(self._tags + list(await asyncio.gather(*self._parts)))
+            await self._complete(self._tags + list(await asyncio.gather(*self.parts)))
         self._over = True
         return await self._checked()
 
@@ -111,18 +111,18 @@ class S3Upload:
         """Begin to put the next part, once fewer than AT_ONCE are under way."""
         if not self.token:
             self.token = await self._begin()
-        number = len(self._tags) + len(self._parts) + 1
+        number = len(self._tags) + len(self.parts) + 1
         if number > PARTS_MAX:
             raise TooLarge(
                 f"{self._name!r} takes over {PARTS_MAX} parts of {self.grain}: set larger ones (part_bytes)"
             )
         await self._room.acquire()
-        for task in self._parts:
+        for task in self.parts:
             if task.done():
                 task.result()  # one that failed ends it
         task = asyncio.create_task(self._put_part(number, part))
         task.add_done_callback(lambda _: self._done_with(part))
-        self._parts.append(task)
+        self.parts.append(task)
 
     async def _begin(self) -> str:
         answer = await self._sink.call(
@@ -202,11 +202,11 @@ class S3Upload:
 
     async def _stop(self, patience_s: float) -> None:
         self._over = True
-        if self._parts:
-            _, late = await asyncio.wait(self._parts, timeout=patience_s)
+        if self.parts:
+            _, late = await asyncio.wait(self.parts, timeout=patience_s)
             for task in late:
                 task.cancel()
-            await asyncio.gather(*self._parts, return_exceptions=True)
+            await asyncio.gather(*self.parts, return_exceptions=True)
 
     def _condition(self) -> dict[str, str]:
         return {} if self._replace else {"If-None-Match": "*"}
