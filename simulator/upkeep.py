@@ -259,7 +259,7 @@ class UpkeepWorld(ActingWorld):
         def load() -> Load:
             return msgspec.structs.replace(node.node.load(), acting=None, reads=None)
 
-        node.host.membership._load = load
+        node.host.membership.load = load
         del node.host.inquiries._answers[Nudge]
         setattr(self.works[node].due, "ask", _ask_nothing)  # noqa: B010 - of this one object
 

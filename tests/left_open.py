@@ -125,5 +125,5 @@ def left_open(before: set[int]) -> list[str]:
 
 def lifelines() -> set[int]:
     """What servers that tests share hold to be ended with this process: new ones at each restart."""
-    servers = [each for each in gc.get_objects() if issubclass(type(each), Server) and each._lifeline]
-    return {os.fstat(end.fileno()).st_ino for server in servers for end in server._lifeline}
+    servers = [each for each in gc.get_objects() if issubclass(type(each), Server) and each.lifeline]
+    return {os.fstat(end.fileno()).st_ino for server in servers for end in server.lifeline}

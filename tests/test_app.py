@@ -88,8 +88,6 @@ def test_a_setting_of_an_outbox_is_declared_twice_and_the_same() -> None:
 
 def test_an_option_of_a_command_is_declared_twice_and_the_same() -> None:
     assert keywords(Outbox.add).keys() - {"device", "command"} == CommandOptions.__annotations__.keys()
-    options = keywords(Outbox._new)
-    assert keywords(Outbox.add) == options
 
 
 # --- tasks that are called, and sent

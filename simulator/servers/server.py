@@ -61,7 +61,7 @@ class Server(ABC):
         self.port = free_port()
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._lifeline: tuple[socket.socket, socket.socket] | None = None
+        self.lifeline: tuple[socket.socket, socket.socket] | None = None
 
     @property
     def folder(self) -> Path:
@@ -121,10 +121,10 @@ class Server(ABC):
             self._signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
-        if self._lifeline is not None:
-            for end in self._lifeline:
+        if self.lifeline is not None:
+            for end in self.lifeline:
                 end.close()
-            self._lifeline = None
+            self.lifeline = None
 
     def pause(self) -> None:
         """Have it stand still (SIGSTOP): connections open, nothing is answered any more."""
@@ -176,8 +176,8 @@ class Server(ABC):
     def _spawn(self) -> None:
         self.kill()
         self.data.mkdir(exist_ok=True)
-        self._lifeline = socket.socketpair()
-        theirs = self._lifeline[1]
+        self.lifeline = socket.socketpair()
+        theirs = self.lifeline[1]
         tied = [sys.executable, "-I", "-S", lifeline.__file__, os.getpid(), theirs.fileno()]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603

@@ -444,7 +444,7 @@ async def test_who_joins_while_the_members_are_read_is_not_taken_for_gone(clock:
         return read
 
     node.coordinator.instead["members"] = read_and_answer_late
-    reading = asyncio.ensure_future(node.membership._view.refresh())
+    reading = asyncio.ensure_future(node.membership.refresh())
     await settle_down()
     other = await town.node("b").start()
     await reading

@@ -46,10 +46,10 @@ class Browser:
         self.console = console
         self.token = token
         self.form_token = ""
-        self._session: aiohttp.ClientSession
+        self.session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
+        self.session = aiohttp.ClientSession(
             self.console.address,
             cookie_jar=aiohttp.CookieJar(unsafe=True),
             timeout=aiohttp.ClientTimeout(PATIENCE_S),
@@ -62,13 +62,13 @@ class Browser:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self._session.close()
+        await self.session.close()
 
     async def get(self, path: str, *, headers: Mapping[str, str] | None = None, **query: Any) -> Answer:
         """Open a page."""
         sent = CIMultiDict({"Accept": "text/html"})
         sent.extend(headers or {})
-        async with self._session.get(path, params=query, headers=sent) as response:
+        async with self.session.get(path, params=query, headers=sent) as response:
             text = await response.text(errors="replace")  # a picture is none
             if (found := FORM_TOKEN.search(text)) is not None:
                 self.form_token = found[1]
@@ -87,14 +87,14 @@ class Browser:
         fields = {"form_token": self.form_token, **form}
         body = aiohttp.FormData([(name, value) for name, value in fields.items() if value is not None])
         given = {name: value for name, value in sent.items() if value is not None}
-        async with self._session.post(path, data=body, headers=given) as response:
+        async with self.session.post(path, data=body, headers=given) as response:
             return Answer(response.status, await response.text(), response.headers)
 
     @contextlib.asynccontextmanager
     async def events(self) -> AsyncIterator[aiohttp.ClientResponse]:
         """Have a stream of events open."""
         timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
-        async with self._session.get("/events", timeout=timeout) as response:
+        async with self.session.get("/events", timeout=timeout) as response:
             yield response
 
     async def until(self, text: str, path: str, **query: Any) -> Answer:

@@ -136,10 +136,13 @@ async def test_a_route_that_names_no_right_isnt_served() -> None:
     async def answer(request: web.Request) -> web.Response:
         return web.Response(text="served")
 
+    async def named(request: web.Request) -> web.Response:
+        return await answer(request)
+
     log = Log()
     access = Admission(AccessSettings(), Tokens(None, SystemClock(), log))
     app = web.Application(middlewares=[Responses(Renderer(Assets({}), ())).explain, access.admit])
-    app.add_routes([web.get("/unnamed", answer), *access.require([("read", [web.get("/named", answer)])])])
+    app.add_routes([web.get("/unnamed", answer), *access.require([("read", [web.get("/named", named)])])])
     async with TestClient(TestServer(app)) as client:
         statuses = [(await client.get(path)).status for path in ("/named", "/unnamed")]
     assert statuses == [200, 403]

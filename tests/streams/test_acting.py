@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import App, Context, Job, StreamHandler
 from holdfast.testing import node_for_tests
+from tests.on_node import on
 
 PATIENCE_S = 20.0
 
@@ -78,5 +79,4 @@ def reports(node: Any) -> list[str]:
 
 
 def tasks(node: Any) -> Any:
-    store = node._services.task_store("site")
-    return node._run(store.list(limit=10))
+    return on(node, lambda services: services.task_store("site").list(limit=10))

@@ -234,7 +234,7 @@ async def test_an_archive_that_is_away_for_long_holds_its_stream_back_and_skips_
     await town.send(number(0), number(2))
     await town.until(lambda: town.results("k") == [0])
     await town.send(*(number(n, "other") for n in range(30)))
-    await town.until(lambda: node.work._archivers["s"].is_full)
+    await town.until(lambda: node.work.archivers["s"].is_full)
     await town.clock.sleep(AWAY_S)
     received, handled = len(town.events("received")), len(town.results("other"))
     await town.send(number(1))
@@ -255,7 +255,7 @@ async def test_a_stream_that_is_held_back_says_so(town: Town) -> None:
     node = await town.start(app_of(), limits=limits)
     away = Away(town, node)
     await town.send(*(number(n) for n in range(4)))
-    await town.until(lambda: node.work._archivers["s"].is_full)
+    await town.until(lambda: node.work.archivers["s"].is_full)
     body = json.dumps(number(4)).encode()
     asked = asyncio.ensure_future(node.work.requests.process("s", "s/k", Place(0, 4), body, {}, 60.0))
     entry = node.work.owners.get("s/k")
@@ -290,7 +290,7 @@ async def test_what_came_again_shares_no_object_with_what_is_new(town: Town) -> 
     node = await town.start(app_of())
     new, again = settlement(1), settlement(2)
     again.messages[0].covered_as = ""
-    await node.work._archivers["s"].write([new, again])
+    await node.work.archivers["s"].write([new, again])
     names = (ObjectName.of(name) for name in town.archive.objects)
     assert sorted((name.number, name.again) for name in names if name) == [(1, False), (2, True)]
 
@@ -299,7 +299,7 @@ async def test_a_full_archive_is_full_until_much_of_it_is_written(town: Town) ->
     limits = msgspec.structs.replace(LIMITS, max_held=20)
     node = await town.start(app_of(), limits=limits)
     changes: list[tuple[bool, int]] = []
-    made = node.work._archivers["s"]
+    made = node.work.archivers["s"]
     made.on_change = lambda: changes.append((made.is_full, made.waiting))
     many = [settlement(n) for n in range(14)]
     for item in many[:12]:

@@ -61,7 +61,7 @@ async def test_a_client_warns_once_of_each_stream_that_no_node_runs(url: str) ->
             await client.stream("frames").send({"key": "a"})
             await client.stream("frms").send({"key": "b"})
             await client.stream("alrts").send({"key": "b"})
-            services = await client._services()
+        async with Services(Config(url=url)) as services:
             assert [await sent(services, name) for name in ("frms", "frames", "alrts")] == [4, 1, 1]
     assert [(line["event"], line["stream"], line["log_level"]) for line in logged] == [
         (WARNING, "frms", "warning"),

@@ -99,4 +99,7 @@ async def test_what_is_remembered_of_streams_without_owners_is_bounded(
     store: Any = Store(clock, *keys)
     streams = DueStreams(host, store, cast("Router", nudges))
     assert await streams.ask() == 5
-    assert list(streams._failures) == keys[-2:]
+    store.due_at = {keys[0]: 0.0, keys[-1]: 0.0}
+    assert await streams.ask() == 2
+    assert len(nudges.at[keys[0]]) == 2, "it is forgotten, and so nudged as if it were new"
+    assert len(nudges.at[keys[-1]]) == 1

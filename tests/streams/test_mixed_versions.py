@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast import App, Context, StreamHandler
-from holdfast.common.protocol import Nudge
+from holdfast.common.protocol import Done, Nudge, Reply
 from holdfast.common.spoken import Spoken
 from holdfast.ports.coordinator import Load
 from tests.streams.town import LIMITS, Town, TownNode
@@ -41,8 +41,11 @@ async def start_older(town: Town, name: str) -> TownNode:
     async def ask_nothing() -> int:
         return 0
 
-    node.host.membership._load = load
-    del node.host.inquiries._answers[Nudge]
+    async def refuse(request: Nudge) -> Reply:
+        return Done(ok=False, text="nothing here answers a Nudge")
+
+    node.host.membership.load = load
+    node.host.inquiries.add(Nudge, refuse)
     node.work.due.ask = ask_nothing  # type: ignore[method-assign]
     town.nodes.append(node)
     await node.node.start()
@@ -53,14 +56,14 @@ async def test_a_stream_that_acts_is_given_to_no_node_of_an_older_version(town: 
     newer = await town.start(app(), "newer")
     older = await start_older(town, "older")
     await town.until(lambda: len(newer.host.membership.view) == 2)
-    for pump in older.work._pumps.values():
+    for pump in older.work.pumps.values():
         pump.stopping = True  # what an older node itself places is its own affair
     await town.send(*({"key": key} for key in KEYS))
     await town.until_over()
     assert [key for key in KEYS if older.owns(f"s/{key}")] == []
     assert all(newer.owns(f"s/{key}") for key in KEYS)
     newer.host.draining = True
-    await newer.work._within(newer.work._move_all())
+    await newer.work.drain()
     assert [key for key in KEYS if older.owns(f"s/{key}")] == [], "nor as the newer one ends"
     newer.host.draining = False
 
@@ -83,7 +86,7 @@ async def test_a_due_stream_whose_claim_an_older_node_has_without_an_owner_is_ta
     older = await start_older(town, "older")
     await town.send({"key": "k"})
     await town.until_over()
-    older.work.owners._entries.pop("s/k").owner.drop()  # and the claim stays, as after a lost message
+    older.work.owners.drop_all()  # and the claim stays, as after a lost message
     claim = await town.coordinator.lookup("s/k")
     assert claim is not None
     assert claim.member == older.host.membership.id

@@ -168,16 +168,12 @@ async def test_a_load_that_takes_its_slot_along_is_no_message_s_fault(town: Town
     app = app_on(disk, max_tries=1, max_starts=1)
     node = TownNode(town, "a", app, LIMITS)
     town.nodes.append(node)
-    make = node.slots._make
 
-    def hurt(slot: Any) -> Any:
-        worker = make(slot)
-        worker._models._specs = {  # type: ignore[attr-defined]
-            "weights": msgspec.structs.replace(app.models["weights"], load=die_first(slot))
-        }
-        return worker
+    def hurt(slot: Any) -> StreamWorker:
+        models = {"weights": msgspec.structs.replace(app.models["weights"], load=die_first(slot))}
+        return StreamWorker(app.streams, town.objects, slot, models=models)
 
-    node.slots._make = hurt
+    node.slots.make = hurt
     await node.node.start()
     await town.send(*numbers(0, 1))
     await town.until_over()
@@ -222,7 +218,7 @@ async def test_a_model_that_was_loaded_to_see_if_it_does_makes_room_once_no_stre
     )
     node = TownNode(town, "a", app, msgspec.structs.replace(LIMITS, slots=1))
     town.nodes.append(node)
-    node.slots._make = lambda slot: StreamWorker(
+    node.slots.make = lambda slot: StreamWorker(
         app.streams, town.objects, slot, models=app.models, model_memory_mb=100
     )
     await node.node.start()
@@ -383,14 +379,14 @@ async def test_a_load_that_does_not_end_leaves_its_slot_to_others_most_of_the_ti
     load_s, tried_at = 20.0, []
 
     def slow(slot: MemorySlot) -> None:
-        load = slot._worker.load
+        load = slot.worker.load
 
         async def load_slowly(stream: str, key: str, models: Any) -> None:
             tried_at.append(town.clock.monotonic())
             await town.clock.sleep(load_s)
             await load(stream, key, models)
 
-        slot._worker.load = load_slowly  # type: ignore[method-assign]
+        slot.worker.load = load_slowly  # type: ignore[method-assign]
 
     slow(node.slots.slots[0])
     await town.send(*numbers(0), *numbers(0, key="k2"), *numbers(0, key="k3"))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import App, Context, StreamHandler
@@ -121,15 +122,15 @@ async def test_a_message_that_others_wait_for_gets_in(town: Town) -> None:
     waiting = [asyncio.create_task(ask(n)) for n in range(2, 30)]
     await town.clock.sleep(5)
     for n in range(ANSWERS_MIN):
-        node.work.requests._pace.answered(float(n))
-    assert node.work.requests._wait_s("s/k") > TIMEOUT_S
+        node.work.requests.pace.answered(float(n))
+    assert node.work.requests.wait_s("s/k") > TIMEOUT_S
     assert await ask(1) == b"1"
     assert set(await asyncio.gather(*waiting)) == {b"1"}
 
 
 async def test_no_more_wait_than_a_node_has_room_for(town: Town) -> None:
-    node = await town.start(app(seq="n", first_seq=0))
-    node.work.requests._most = 2
+    limits = msgspec.structs.replace(LIMITS, max_held=2)
+    node = await town.start(app(seq="n", first_seq=0), limits=limits)
     ask = node.work.requests.process
     waiting = [asyncio.create_task(ask("s", "s/k", Place(0, n), b"x", {}, TIMEOUT_S)) for n in (1, 2)]
     await town.clock.sleep(0.1)

@@ -8,6 +8,7 @@ from holdfast.common.protocol import Done, Reply, Request, SettleReport
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.streams.reports import SETTLED_AFTER_S, Reports
+from simulator.limits import limits_with
 from tests.cluster.fakes import held, make_host, settle_down
 
 VIRTUAL = True
@@ -78,7 +79,7 @@ async def test_a_sender_is_told_of_returned_parcels_until_these_show_again(
     reports: Reports, peers: Peers, clock: Clock
 ) -> None:
     peers.failing = [Unavailable("gone")] * 100_000
-    visibility_s = reports._host.limits.visibility_s
+    visibility_s = limits_with().visibility_s
     await reports.tell(parcels("a", 1), False)
     await clock.sleep(0.9 * visibility_s)
     tried = len(peers.heard)

@@ -151,8 +151,11 @@ async def test_a_coordinator_that_does_not_answer_is_waited_for_as_long_as_the_c
 ) -> None:
     node = await town.start(app())
 
+    gone = asyncio.Event()
+
     async def never(*_: Any) -> Any:
-        await asyncio.Event().wait()
+        await gone.wait()
+        raise Unavailable("it was away")
 
     async def away(*_: Any) -> Any:
         raise Unavailable("it is away")
@@ -160,9 +163,8 @@ async def test_a_coordinator_that_does_not_answer_is_waited_for_as_long_as_the_c
     node.coordinator.instead["claim"] = never
     with pytest.raises(Unavailable, match="the coordinator does not answer in time"):
         await ask(node, 0, timeout_s=2.0)
-    for task in node.work.requests._claiming.values():
-        task.cancel()
-    await town.until(lambda: not node.work.requests._claiming)
+    gone.set()
+    await town.clock.sleep(0.1)
     node.coordinator.instead["claim"] = away
     with pytest.raises(Unavailable, match=r"the coordinator does not answer$"):
         await ask(node, 0)
@@ -306,8 +308,8 @@ async def test_while_a_target_is_away_clients_are_told_so_at_once_and_lose_nothi
     gauges = {name: number for name, _, number in node.work.gauges({})}
     assert gauges["pending_effects"] == 1
     assert await ask(node, 0) == RequestAnswer(b"0", 1, duplicate=True), "what is done has its result"
-    node.work.owners._deliverer._open_url = lambda url: Hook()
+    node.work.deliverer.open_url = lambda url: Hook()
     await town.until(lambda: not town.state.standing[KEY].effects)
-    assert node.work.owners._deliverer.errors == {}
+    assert node.work.deliverer.errors == {}
     assert (await ask(node, 1)).result == b"10"
     assert town.results("k") == [0, 10]

@@ -347,8 +347,8 @@ async def test_what_its_owner_kept_alive_is_not_taken_for_lapsed(rig: Rig) -> No
         await rig.clock.sleep(10)
         await rig.queue.extend([message.receipts[0].receipt], VISIBILITY_S)
     rig.peers.judges["a"] = say("full")
-    (custody,) = rig.router._custody.values()
-    rig.router.reported(SettleReport("me", "a", [], [custody.number]))
+    (number,) = {parcel.number for parcel in rig.peers.parcels("a")}
+    rig.router.reported(SettleReport("me", "a", [], [number]))
     assert message.receipts[0].expires_at > rig.clock.monotonic()
 
 

@@ -306,7 +306,7 @@ async def test_a_handler_that_hangs_as_it_closes_is_blamed_on_nobody_else(rig: R
     seat = rig.pool.assign()
     slot = await rig.run(seat, "a")
     assert isinstance(slot, MemorySlot)
-    slot._worker.close = hang  # type: ignore[method-assign]
+    slot.worker.close = hang  # type: ignore[method-assign]
     began = clock.monotonic()
     closes = asyncio.ensure_future(rig.pool.close_stream(slot, "s", "a", TIMEOUT_S))
     await closing.wait()

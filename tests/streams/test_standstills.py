@@ -87,7 +87,7 @@ async def test_a_commit_under_way_is_no_wait_unless_it_takes_long(town: Town) ->
     node.state.instead["commit"] = commit
     await town.send(*numbers(0, 1, 2, 3))
     await town.until(lambda: node.state.called("commit"))
-    (entry,) = node.work.owners._entries.values()
+    (entry,) = node.work.owners
     await town.until(lambda: entry.owner.standstill() is not None)
     standstills = node.work.standstills
     standstills.look()
@@ -105,7 +105,7 @@ async def test_each_of_many_commits_is_a_wait_of_its_own(town: Town, monkeypatch
     node = await started(town)
     await town.send(*numbers(0, 3))
     await town.until(lambda: lines(node, "a stream waits"))
-    (entry,) = node.work.owners._entries.values()
+    (entry,) = node.work.owners
     standstills = node.work.standstills
     for _ in range(8):  # each was asked for when nobody looked
         asked_at = node.clock.monotonic() - COMMIT_S
@@ -259,7 +259,7 @@ async def test_what_an_operator_does_is_no_message_where_numbers_start_anew_afte
     await town.clock.sleep(119.0)
     await operations.pause(town.state, "s/k")
     await operations.resume(town.state, town.queue("s"), "s/k")
-    await node.node._handle(Poke(node.id, "s", "s/k"))
+    await node.peer.call(node.peer.address, Poke(node.id, "s", "s/k"), 1.0)
     await town.until(lambda: [entry.owner.epoch for entry in node.work.owners] == [4])
     await town.send(*numbers(0))
     await town.until_over()

@@ -21,6 +21,7 @@ from holdfast.config.sources import load
 from holdfast.errors import ConfigError, TooLarge
 from holdfast.testing import NodeSettings, StreamTest, node_for_tests
 from holdfast.wiring.services import Services
+from tests.on_node import on
 
 PATIENCE_S = 20.0
 
@@ -202,14 +203,14 @@ def test_an_outbox_gets_commands_from_a_stream_each_once(tmp_path: Path) -> None
             node.stream("cameras").send({"n": n, "to": door}, key="gate")
         node.results("cameras", 4)
 
-        async def commands() -> Any:
-            store = devices.open_outbox(node._services)
+        async def commands(services: Services) -> Any:
+            store = devices.open_outbox(services)
             try:
                 return await store.commands("doors")
             finally:
                 await store.close()
 
-        found = until(lambda: all_of(node._run(commands()), 3))
+        found = until(lambda: all_of(on(node, commands, outbox_url=office), 3))
         assert sorted((each.device, msgspec.json.decode(each.body)["n"]) for each in found) == [
             ("north", 0),
             ("north", 2),

@@ -17,6 +17,7 @@ from holdfast.ports.queue import Outgoing
 from holdfast.streams.addressing import STORED_BODY, stored_attributes
 from holdfast.testing import NodeSettings, node_for_tests
 from tests.collector import Collector, collecting
+from tests.on_node import on
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PRODUCER = "00f067aa0ba902b7"
@@ -61,7 +62,8 @@ def site() -> App:
 def send(node: Any, body: dict[str, Any], key: str = "cam-1", **attributes: str) -> None:
     """Send as a producer of another kind does."""
     body = {**body, "key": key}
-    node._run(node._services.queue("cameras").send([Outgoing(msgspec.json.encode(body), attributes)]))
+    outgoing = Outgoing(msgspec.json.encode(body), attributes)
+    on(node, lambda services: services.queue("cameras").send([outgoing]))
 
 
 @pytest.mark.slow
@@ -127,7 +129,7 @@ def test_a_failed_try_and_its_repeat_stand_side_by_side_and_the_dead_letter_keep
         node.results("cameras")
         (letter,) = node.dead_letters("cameras")
         assert letter.attributes["traceparent"] == TRACEPARENT
-        node._run(node._services.queue("cameras").redrive([letter.id]))
+        on(node, lambda services: services.queue("cameras").redrive([letter.id]))
         collector.until("process cameras", trace_id=TRACE)
         node.results("cameras")
     tries = collector.named("process cameras")
@@ -146,7 +148,7 @@ def test_a_message_whose_stored_body_is_lost_leaves_a_failed_span(
     settings: NodeSettings = {**traced(collector), "values_url": tmp_path.as_uri()}
     with node_for_tests(app, settings=settings) as node:
         outgoing = Outgoing(STORED_BODY, {**stored, "traceparent": TRACEPARENT})
-        node._run(node._services.queue("cameras").send([outgoing]))
+        on(node, lambda services: services.queue("cameras").send([outgoing]))
         node.results("cameras")
         collector.until("process cameras", trace_id=TRACE)
     tries = collector.named("process cameras")
@@ -188,7 +190,6 @@ def test_the_deliveries_of_a_refused_effect_fail_and_its_dead_letter_keeps_the_p
 
 def test_without_a_collector_nothing_is_traced() -> None:
     with node_for_tests(site()) as node:
-        assert node._node.host.tracer is None
         send(node, {"person": "ada"}, traceparent=TRACEPARENT)
         (first,) = node.results("cameras", 1)
     assert (first.value["traceparent"], first.value["current"]) == ("", f"{0:032x}-{0:016x}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -18,6 +19,8 @@ from structlog.testing import capture_logs
 from holdfast import AsyncClient, Client, StreamMessage
 from holdfast.config.settings import Config
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
+from holdfast.services.sqlite.database import Database
+from holdfast.system.clock import SystemClock
 from holdfast.wiring.services import Services
 from simulator.servers import PostgresqlServer
 from simulator.servers.server import until
@@ -45,7 +48,11 @@ class SqlitePlace:
 
     async def is_awaited(self, queue: Any) -> bool:
         """Whether a receive of this process waits for a bell."""
-        return any(listener.events for listener in queue._database.doorbell._listeners.values())
+        database = Database.open(self.engine_url.removeprefix("sqlite:///"), SystemClock())
+        try:
+            return database.doorbell.is_awaited
+        finally:
+            await database.close()
 
     def count(self, table: str) -> int:
         """The rows that are committed."""
@@ -101,7 +108,7 @@ class PostgresPlace(SqlitePlace):
         return psycopg.connect(self.url, autocommit=True)
 
     async def is_awaited(self, queue: Any) -> bool:
-        return bool(queue._bells._waiting)
+        return bool(queue.messages.database.bells.is_awaited)
 
 
 Place = SqlitePlace | PostgresPlace
@@ -468,11 +475,13 @@ async def test_a_role_that_may_only_send_hears_of_no_look_for_nodes_and_keeps_no
             found = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE usename = 'shop'")
             return bool(found.fetchall() == [(1,)])
 
+    async def look_is_over() -> bool:
+        return "holdfast-look" not in {thread.name for thread in threading.enumerate()}
+
     with capture_logs() as logged:
         async with AsyncClient("shop", url=shop_place.url) as client:
             await client.stream("orders").send({"order": 1}, key="a")
-            assert client._undeclared is not None
-            await client._undeclared.close()
+            await until(look_is_over, "an end of the look")
             await until(one_is_open, "an end of the look's connection")
             await client.stream("orders").send({"order": 2}, key="a")
     assert logged == []

@@ -27,6 +27,7 @@ from holdfast.streams.replay import Replay
 from holdfast.system.clock import SystemClock
 from holdfast.system.values import Values
 from holdfast.testing import NodeForTests, NodeSettings, node_for_tests
+from tests.on_node import on
 
 LIMIT = 50_000
 LARGE = "x" * (LIMIT + 1)
@@ -212,7 +213,7 @@ def test_a_message_whose_body_is_gone_is_a_dead_letter_and_can_be_sent_again_onc
     monkeypatch.undo()
     for path, data in hidden.items():
         path.write_bytes(data)
-    node._run(node._services.queue("copies").redrive([letters[0].id]))
+    on(node, lambda services: services.queue("copies").redrive([letters[0].id]))
     assert [result.value for result in node.results("copies", 2)] == [[1, 1], [0, LIMIT + 1]]
 
 

@@ -536,7 +536,7 @@ async def test_messages_that_wait_behind_a_gap_at_another_node_do_not_stop_the_p
     limits = msgspec.structs.replace(LIMITS, max_held=4)
     node, owner = await town.start(app_of(), "node", limits), await town.start(app_of(), "owner", limits)
     await town.until(lambda: len(node.host.membership.view) == len(owner.host.membership.view) == 2)
-    owner.work._pumps["s"].stopping = True
+    owner.work.pumps["s"].stopping = True
     town.queue("s").wake()
     await town.send(*good(0))
     await town.until_over()

@@ -383,6 +383,7 @@ def test_a_failed_handler_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 loads: list[str] = []
+models: list[Any] = []
 
 
 def load_model(name: str = "plain") -> list[str]:
@@ -397,6 +398,7 @@ class Seeing(Log):
 
     def open(self, context: Context, state: bytes | None) -> None:
         self.model = context.model(type(self).load(self))
+        models.append(self.model)
 
 
 @pytest.mark.parametrize(
@@ -412,13 +414,12 @@ def test_a_model_is_loaded_once_a_slot(
     monkeypatch: pytest.MonkeyPatch, load: Callable[[Seeing], Callable[[], Any]], loaded: list[str]
 ) -> None:
     loads.clear()
+    models.clear()
     monkeypatch.setattr(Seeing, "load", load, raising=False)
     worker, _ = opened(Seeing)
     drive(worker.open("s", "other", None, 0))
-    first, second = [each.handler for each in worker._open.values()]
-    assert isinstance(first, Seeing)
-    assert isinstance(second, Seeing)
-    assert first.model is second.model
+    first, second = models
+    assert first is second
     assert loads == loaded
 
 
@@ -588,7 +589,7 @@ async def test_calls_of_other_keys_may_overlap(monkeypatch: pytest.MonkeyPatch) 
     assert told[-2:] == ["a", "b"]
     Story.go.set()
     assert [ran.results for ran in await asyncio.gather(*runs)] == [[b"1"], [b"1"]]
-    assert worker._lanes == {}
+    assert worker.lanes == {}
 
 
 async def test_the_end_of_the_task_is_no_failure_of_the_handler() -> None:
@@ -653,10 +654,13 @@ def test_an_app_is_loaded_by_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("an_app")
     app = App("an")
     app.stream("s", message=bytes)(Log)
-    vars(module).update(app=app, other="text", store=SimpleNamespace(slot_objects=lambda url, meter: url))
+    urls: list[str] = []
+    store = SimpleNamespace(slot_objects=lambda url, meter: urls.append(url))
+    vars(module).update(app=app, other="text", store=store)
     monkeypatch.setitem(__import__("sys").modules, "an_app", module)
     drive(load(FakeHost(), "an_app:app").open("s", "k", None, 0))
-    assert load(FakeHost(), "an_app:app", "an_app:store", "file:///x")._objects == "file:///x"  # type: ignore[comparison-overlap]
+    load(FakeHost(), "an_app:app", "an_app:store", "file:///x")
+    assert urls == ["file:///x"]
     for path, text in {
         "an_app": "module:name",
         "an_app:": "module:name",

@@ -171,7 +171,7 @@ async def test_two_threads_may_ring_as_a_process_ends(
             met.wait(30)
         return write(fd, data)
 
-    monkeypatch.setattr(here, "_ringing", Told())
+    monkeypatch.setattr(here, "ringing", Told())
     monkeypatch.setattr(os, "write", write_with_another)
     ring()
     other.join(30)

@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from holdfast.cli.doctor import _machine
-from holdfast.config.settings import Config, _usable_cores
+from holdfast.cli.doctor import judge_machine
+from holdfast.config.settings import Config, usable_cores
 from holdfast.system.machine import Machine
 
 CORES = len(os.sched_getaffinity(0))
@@ -116,7 +116,7 @@ def test_without_file_descriptors_it_is_made_and_tells_nothing(
         raise OSError(errno.EMFILE, "too many open files")
 
     write(groups, cpu__max="50000 100000", cpu__stat="usage_usec 1000000\n")
-    monkeypatch.setattr("holdfast.system.machine._table", fail)
+    monkeypatch.setattr("holdfast.system.machine.read_table", fail)
     assert Machine(groups, own).shares() == (0.0, 0.0)
 
 
@@ -128,13 +128,15 @@ def test_whole_cores_are_one_at_least(monkeypatch: pytest.MonkeyPatch, cores: fl
 
 def test_slots_follow_the_limit_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Machine, "cores", 4.5)
-    assert _usable_cores() == 3
+    assert usable_cores() == 3
     monkeypatch.setattr(Machine, "cores", 0.5)
-    assert _usable_cores() == 1
+    assert usable_cores() == 1
 
 
 def test_one_slot_in_half_a_core_is_nothing_to_warn_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Machine, "cores", 0.5)
-    found = {slots: [*_machine(Config(slots=slots, spare_slots=0, slot_memory_mb=64))] for slots in (1, 2)}
+    found = {
+        slots: [*judge_machine(Config(slots=slots, spare_slots=0, slot_memory_mb=64))] for slots in (1, 2)
+    }
     assert [finding.verdict for finding in found[1]] == ["ok"]
     assert [finding.fix for finding in found[2]] == ["set slots to 1 or less"]

@@ -207,15 +207,15 @@ def test_who_interrupts_the_wait_for_a_brief_hears_of_that_alone(
         raise KeyboardInterrupt
 
     with Client(APP, url=url(tmp_path)) as client:
-        begin, begun = client._begin, []
+        begin, begun = asyncio.run_coroutine_threadsafe, []
 
-        def begin_once(work: Coroutine[Any, Any, Any]) -> Any:
-            begun.append(begin(work))
+        def begin_once(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Any:
+            begun.append(begin(work, loop))
             if len(begun) == 1:
                 monkeypatch.setattr(begun[0], "result", interrupt)
             return begun[-1]
 
-        monkeypatch.setattr(client, "_begin", begin_once)
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", begin_once)
         with pytest.raises(KeyboardInterrupt):
             next(iter(client.briefs()))
         assert begun[0].cancelled(), "nobody waits for it any more"

@@ -1,24 +1,23 @@
 """How simulated nodes bring tasks to their end: in what order, and whatever stops them between."""
 
-import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
+from structlog.testing import CapturingLogger
 
 from holdfast.errors import ConfigError, InvalidMessage, LoginRefused, TooLarge, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.rules.tasks.task import State, Task
-from holdfast.services.memory.queue import QueueEvent
-from holdfast.services.memory.tasks import Changed
+from holdfast.services.memory.queue import MemoryQueue, QueueEvent
+from holdfast.services.memory.tasks import Changed, MemoryTasks
 from holdfast.tasks.body import Body
-from holdfast.tasks.completer import Completer, Ending
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.order import Order
+from holdfast.tasks.producer import Producer
 from holdfast.tasks.wire import (
     Envelope,
     FollowUp,
@@ -184,28 +183,6 @@ def test_in_one_database_what_succeeded_is_told_once_whenever_a_node_dies(call: 
     first, *more = world.outcomes["t"]
     assert (first.state, first.attempts) == (State.SUCCEED, 1 if after or call == "delete" else 2)
     assert {o.state for o in more} <= {State.DUPLICATED}
-
-
-async def test_in_one_database_outcomes_with_and_without_briefs_are_stored_at_once() -> None:
-    both = asyncio.Barrier(2)
-    stored: list[bool] = []
-
-    class Meeting(Completer):
-        """One that stores outcomes only once it is to store both kinds."""
-
-        def __init__(self) -> None:
-            store: Any = SimpleNamespace(end=is_brief, end_and_brief=is_brief)
-            self._app, self._store, self._briefing = "app", store, store
-
-        async def _store_some(self, taken: Sequence[Ending], end: Any) -> None:
-            await both.wait()
-            stored.extend(each.is_plain for each in taken)
-
-    ended: Any = SimpleNamespace(trace="t")
-    taken: list[Any] = [SimpleNamespace(is_plain=plain, end=ended, item=None) for plain in (True, False)]
-    async with asyncio.timeout(PATIENCE_S):
-        await Meeting()._store_all(taken)
-    assert sorted(stored) == [False, True]
 
 
 def test_in_one_database_an_outcome_that_is_refused_is_so_once() -> None:
@@ -468,8 +445,11 @@ def test_of_two_messages_of_a_task_the_one_that_began_it_says_what_follows() -> 
         await world.clock.sleep(20.0)
         assert len(followers(world)) == 1
         more = Order(task_type=QUICK, body={}, trace_id="t", then=[FOLLOWING, FOLLOWING])
-        message = (await world.producer._checked(more, 0.0)).body
-        await world.queues[task_queue(APP, QUICK)].send([Outgoing(message, key="t")])
+        aside = MemoryQueue(world.clock)
+        producer = Producer(APP, lambda name: aside, MemoryTasks(world.clock), world.clock, CapturingLogger())
+        await producer.send([more])
+        (message,) = aside.messages.values()
+        await world.queues[task_queue(APP, QUICK)].send([Outgoing(message.body, key="t")])
 
     world = lived(lambda: TaskWorld(scenario(FOLLOWED)), others)
     assert len(followers(world)) == 1

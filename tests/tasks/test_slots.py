@@ -140,7 +140,8 @@ def yard(shared: Yard) -> Yard:
     """One for all tests that don't mind: to start a fork server takes longer than most of them."""
     assert not shared.pool.running
     shared.count = 0
-    shared.stats = shared.pool._pool._stats = Stats()
+    for name, value in msgspec.structs.asdict(Stats()).items():
+        setattr(shared.stats, name, value)
     shared.log.lines.clear()
     return shared
 
@@ -479,7 +480,7 @@ async def test_a_task_over_its_memory_limit_fails(make: Make) -> None:
 async def test_a_large_body_is_not_read_under_the_memory_limit_of_the_task_before(make: Make) -> None:
     yard = await make(limit=1)
     await yard.run("noop")
-    (seat,) = yard.pool._seats.values()
+    (seat,) = yard.pool.seats.values()
     assert isinstance(seat.slot, ForkserverTaskSlot)
     held_mb = psutil.Process(seat.slot.pid).memory_info().data // 2**20
     assert (await yard.run("noop", memory_mb=held_mb + 24)).how is How.RETURNED
@@ -588,7 +589,7 @@ async def test_a_renewed_lease_lasts_as_long_as_asked(yard: Yard, fifo: Path) ->
     running = asyncio.ensure_future(yard.run("sleep", {"fifo": str(fifo)}, lease_s=90.0))
     await told(fifo)
     yard.pool.renew("trace-1", 900.0)
-    (seat,) = [seat for seat in yard.pool._seats.values() if seat.line]
+    (seat,) = [seat for seat in yard.pool.seats.values() if seat.line]
     await until(lambda: seat.leased_until > yard.clock.monotonic() + 450)
     yard.pool.cancel("trace-1", "enough")
     assert (await running).how is How.CANCELLED
@@ -596,7 +597,7 @@ async def test_a_renewed_lease_lasts_as_long_as_asked(yard: Yard, fifo: Path) ->
 
 async def test_an_idle_slot_has_no_lease(yard: Yard) -> None:
     await yard.run("noop", lease_s=90.0)
-    await until(lambda: {seat.leased_until for seat in yard.pool._seats.values()} == {float("inf")})
+    await until(lambda: {seat.leased_until for seat in yard.pool.seats.values()} == {float("inf")})
 
 
 NODE = """
@@ -623,7 +624,7 @@ NODE = """
         running = pool.run(msgspec.structs.replace(attempt, lease_s=90.0))
         await asyncio.to_thread(sys.stdin.readline)
         pool.renew("t", 1.0)
-        (seat,) = pool._seats.values()
+        (seat,) = pool.seats.values()
         while seat.leased_until > clock.monotonic() + 1:
             await asyncio.sleep(0.01)
         print("leased", flush=True)
@@ -695,7 +696,7 @@ async def test_a_lower_limit_lets_run_what_runs(make: Make, tmp_path: Path) -> N
 @pytest.mark.slow
 async def test_quick_tasks_line_up_and_leave_a_line_that_stands(make: Make, fifo: Path) -> None:
     yard = await make(limit=2)
-    yard.pool._took["quick_or_not"] = yard.pool._took_lately = 0.0
+    yard.pool.took_s["quick_or_not"] = yard.pool.took_lately_s = 0.0
     stuck = asyncio.ensure_future(yard.run("quick_or_not", {"fifo": str(fifo)}, timeout_s=30.0))
     await asyncio.sleep(0)
     assert yard.pool.room > 2
@@ -711,7 +712,7 @@ async def test_quick_tasks_line_up_and_leave_a_line_that_stands(make: Make, fifo
 @pytest.mark.slow
 async def test_what_lay_behind_a_death_runs_elsewhere_and_is_no_try(make: Make) -> None:
     yard = await make(limit=1)
-    yard.pool._took |= {"leave": 0.0, "noop": 0.0}
+    yard.pool.took_s |= {"leave": 0.0, "noop": 0.0}
     kinds = ["noop", "leave", "noop", "noop", "leave", "noop"]
     ends = await asyncio.gather(*(yard.run(kind) for kind in kinds))
     hows = {"noop": How.RETURNED, "leave": How.DIED}

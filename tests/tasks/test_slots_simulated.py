@@ -221,8 +221,8 @@ async def test_a_slot_that_takes_nothing_from_its_tray_is_replaced(make: MakeRig
     rig = await make(limit=1)
     for n in range(10):
         assert (await rig.run(f"quick {n}", body={"for_s": 0})).how is How.RETURNED
-    (slot,) = (slot for slot in rig.maker.slots if slot.name in rig.pool._seats)
-    slot._task.cancel()  # it stands still
+    (slot,) = (slot for slot in rig.maker.slots if slot.name in rig.pool.seats)
+    slot.task.cancel()  # it stands still
     ends = [rig.run(f"behind {n}", body={"for_s": 0}) for n in range(5)]
     assert {(await end).how for end in ends} == {How.RETURNED}
     assert not slot.alive

@@ -22,6 +22,7 @@ from holdfast.tasks.traces import end_attempt
 from holdfast.testing import node_for_tests
 from tests.cluster.fakes import KeptSpans
 from tests.collector import Collector, collecting
+from tests.on_node import on
 
 
 @pytest.fixture
@@ -80,8 +81,9 @@ def test_a_task_sent_over_http_stands_in_the_trace_of_its_request_and_so_does_it
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "Content-Type": "application/json"}
     with node_for_tests(app, settings={"trace_url": collector.url, "trace_sample": 1.0}) as node:
+        (member,) = on(node, lambda services: services.coordinator().members())
         request = urllib.request.Request(
-            f"{node._node.host.membership._address}/v1/tasks",
+            f"{member.address}/v1/tasks",
             data=json.dumps({"task_type": "first", "trace_id": "one", "body": {}}).encode(),
             headers=headers,
         )
@@ -90,6 +92,5 @@ def test_a_task_sent_over_http_stands_in_the_trace_of_its_request_and_so_does_it
         place = node.outcome("one").value
         span = collector.until("process first", trace_id=trace)["process first"]
         assert (span.parent_id, place) == ("00f067aa0ba902b7", f"00-{trace}-{span.span_id}-01")
-        queue = node._services.queue(brief_queue("site"))
-        (brief,) = node._run(queue.receive(1, 20.0, 60.0, "me"))
+        (brief,) = on(node, lambda services: services.queue(brief_queue("site")).receive(1, 20.0, 60.0, "me"))
         assert brief.attributes["traceparent"] == place

@@ -83,7 +83,7 @@ async def console(node: NodeForTests, objects: FileObjects) -> AsyncIterator[Con
 
 
 async def news(browser: Browser, *keys: str) -> Any:
-    async with browser._session.get("/cameras/news", params=[("key", key) for key in keys]) as response:
+    async with browser.session.get("/cameras/news", params=[("key", key) for key in keys]) as response:
         assert response.status == 200
         return await response.json()
 

@@ -167,7 +167,7 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
     findings = [Finding("settings", "ok", f"sound; {changed} of them set, see `holdfast config show`")]
     findings += unknown_variables()
     findings += foreign_distribution()
-    findings += _machine(config)
+    findings += judge_machine(config)
     findings += _files(config)
     async with Services(config, reads_only=True) as services:
         app = None
@@ -195,7 +195,7 @@ def _files(config: Config) -> Iterable[Finding]:
             yield Finding("files", "warning", text, fix)
 
 
-def _machine(config: Config) -> Iterable[Finding]:
+def judge_machine(config: Config) -> Iterable[Finding]:
     machine = Machine()
     cores, memory_mb = machine.cores, machine.memory_bytes // MIB
     slots = config.slots + config.spare_slots

@@ -122,7 +122,7 @@ class Deliverer:
 
     def __init__(self, host: Host, targets: Targets, queues: Mapping[str, Queue]) -> None:
         self._host = host
-        declared, self._open_url = targets
+        declared, self.open_url = targets
         self._tasks, self._stats, self._log = host.tasks, host.stats, host.log
         self._took = host.timings.effect_seconds.each(declared)
         letters = {
@@ -170,8 +170,8 @@ class Deliverer:
     def _target(self, name: str) -> Target:
         if name in self._targets:
             return self._targets[name]
-        if "://" in name and self._open_url is not None:
-            return run_user_code(self._open_url, name)
+        if "://" in name and self.open_url is not None:
+            return run_user_code(self.open_url, name)
         raise ConfigError("it is not declared on this node")
 
     async def _not_opened(self, run: WaitingRun, name: str, error: HoldfastError) -> None:

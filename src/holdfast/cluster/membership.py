@@ -29,7 +29,7 @@ class Membership:
         self._host = host
         self._coordinator, self._peer, self._clock = host.coordinator, host.peer, host.clock
         self._limits, self._tasks, self._log = host.limits, host.tasks, host.log
-        self._load = load
+        self.load = load
         self._address = ""
         self._lease = Lease(host.limits.ttl_s, -1e18)
         self._backoff = Backoff(host.limits.ttl_s / 20, host.limits.ttl_s)
@@ -90,7 +90,7 @@ class Membership:
         return self._left
 
     def _me(self) -> Member:
-        return Member(self.id, self._host.name, self._address, self._load())
+        return Member(self.id, self._host.name, self._address, self.load())
 
     async def _join(self) -> None:
         tries = 0

@@ -60,7 +60,7 @@ def _http_url(url: str, of: str, instead: str, *, without: str) -> str:
     return url
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
     return min(8, max(1, Machine().whole_cores - 1))
 
 
@@ -199,10 +199,10 @@ class Config(BaseModel):
     )
 
     slots: int = _setting(
-        _usable_cores, "Child processes that run handlers.", shown="cores less one, from 1 to 8", ge=1, le=256
+        usable_cores, "Child processes that run handlers.", shown="cores less one, from 1 to 8", ge=1, le=256
     )
     task_slots: int = _setting(
-        _usable_cores,
+        usable_cores,
         "Tasks that a node runs at once, each in a child process.",
         shown="cores less one, from 1 to 8",
         ge=1,

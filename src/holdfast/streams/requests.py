@@ -98,7 +98,7 @@ class Requests:
         self._coordinator, self._clock = host.coordinator, host.clock
         self._most = host.limits.max_held
         self._lines: Counter[str] = Counter()
-        self._pace = Pace()
+        self.pace = Pace()
         self._number = 0
         self._waiting: dict[int, PendingRequest] = {}
         self._claiming: dict[str, asyncio.Task[Claim]] = {}
@@ -155,7 +155,7 @@ class Requests:
         missing message must get in."""
         if len(self._waiting) >= self._most:
             raise Busy(f"{key}: {self._most} requests wait on this node already (max_held)", BUSY_S)
-        late_s = self._wait_s(key) - PATIENCE * timeout_s
+        late_s = self.wait_s(key) - PATIENCE * timeout_s
         entry = self._owners.get(key)
         if entry is not None and entry.owner.obstacle:
             is_newer = entry.owner.state_version > entry.spec.handler.version
@@ -163,17 +163,17 @@ class Requests:
         if late_s > 0 and entry is not None and not entry.owner.gapped:
             raise Busy(f"{key}: too many requests wait before this one", max(BUSY_S, late_s))
 
-    def _wait_s(self, key: str) -> float:
+    def wait_s(self, key: str) -> float:
         """Estimate how long one more request would wait. The streams with requests are served in turn."""
         ahead = self._lines[key]
-        return ahead * len(self._lines) * self._pace.interval_s if ahead else 0.0
+        return ahead * len(self._lines) * self.pace.interval_s if ahead else 0.0
 
     def _leave(self, key: str) -> None:
         self._lines[key] -= 1
         if not self._lines[key]:
             del self._lines[key]
         if not self._lines:
-            self._pace.rest()
+            self.pace.rest()
 
     async def _answer(self, key: str, waiting: PendingRequest) -> RequestAnswer:
         assert waiting.held is not None
@@ -265,7 +265,7 @@ class Requests:
         now = self._clock.monotonic()
         for waiting in self._of(held):
             waiting.held, waiting.duplicate = held, duplicate
-            self._pace.answered(now)
+            self.pace.answered(now)
             if held.aside and held.life is not Life.DELETED:  # its dead letter was refused
                 waiting.error = Unavailable(f"{key}: it can't be set aside at present; send the same again")
             elif held.aside:

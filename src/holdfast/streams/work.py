@@ -119,7 +119,7 @@ class StreamWork:
         self._reservations = Reservations(host, self._queues, first_hide_s(host.limits))
         gaps = {name: spec.gap_timeout_s for name, spec in specs.items()}
         self.router = Router(host, self._queues, self.reports.tell, self._reservations, gaps)
-        self._archivers = {
+        self.archivers = {
             name: Archiver(name, objects, host, on_change=partial(self._archive_changed, name))
             for name, objects in storage.archives.items()
         }
@@ -130,11 +130,11 @@ class StreamWork:
                 host,
                 holding=self._holding,
                 report=self.reports.tell,
-                archive=self._archivers.get(name),
+                archive=self.archivers.get(name),
             )
             for name, queue in self._queues.items()
         }
-        self._deliverer = Deliverer(host, targets, self._queues)
+        self.deliverer = Deliverer(host, targets, self._queues)
         self.due = DueStreams(host, self._state, self.router)
         self.pool = Seats(slots, host, on_death=self._slot_died)
         self.owners = Owners(
@@ -146,7 +146,7 @@ class StreamWork:
             self._keepers,
             self.router,
             self._reservations,
-            self._deliverer,
+            self.deliverer,
             on_obstacle=self._obstacle_changed,
         )
         self.requests = Requests(host, self._state, self.owners)
@@ -158,7 +158,7 @@ class StreamWork:
         self.standstills = Standstills(
             self.owners.with_messages, self.router.unplaced, self._archive_error, host.clock, host.log
         )
-        self._pumps = {
+        self.pumps = {
             name: Pump(
                 name,
                 queue,
@@ -204,7 +204,7 @@ class StreamWork:
         self._reservations.start()
         host.tasks.repeat(self._measure, host.clock, host.log)
         host.tasks.repeat(self.due.run, host.clock, host.log)
-        for name, pump in self._pumps.items():
+        for name, pump in self.pumps.items():
             self._keepers[name].start()
             task = host.tasks.repeat(pump.run, host.clock, host.log)
             if task is not None:
@@ -234,7 +234,7 @@ class StreamWork:
         return take
 
     async def _bring(self, stream: str, deliveries: Sequence[Delivery]) -> None:
-        await self._pumps[stream].bring(deliveries)
+        await self.pumps[stream].bring(deliveries)
 
     def _room(self, stream: str) -> int:
         if self.owners.obstacles.of(stream) and not self._others_for(stream):
@@ -264,7 +264,7 @@ class StreamWork:
 
     def _archive_error(self, stream: str) -> str:
         """Return why the archive of a stream takes nothing; "" if it does, or if there is none."""
-        archiver = self._archivers.get(stream)
+        archiver = self.archivers.get(stream)
         return archiver.error if archiver is not None else ""
 
     def gauges(self, memory_mb: Mapping[str, int]) -> Iterable[tuple[str, str, float]]:
@@ -294,7 +294,7 @@ class StreamWork:
         yield (
             "archive_waiting",
             "Committed messages that wait for their archive (limit: half of max_held a stream).",
-            sum(archiver.waiting for archiver in self._archivers.values()),
+            sum(archiver.waiting for archiver in self.archivers.values()),
         )
         yield (
             "parked_streams",
@@ -635,12 +635,12 @@ class StreamWork:
             "works": [work for work in self._works() if work.for_s >= COMMIT_S][: request.most],
             "archives": {
                 name: f"{archiver.waiting} committed messages wait for it: {archiver.error}"
-                for name, archiver in self._archivers.items()
+                for name, archiver in self.archivers.items()
                 if archiver.error
             },
             "waits": self.standstills.all()[: request.most],
             "effects": unsent,
-            "targets": {redact(name): error for name, error in self._deliverer.errors.items()},
+            "targets": {redact(name): error for name, error in self.deliverer.errors.items()},
             "lags": nlargest(request.most, lags, key=itemgetter("lag_s")),
             "took": self._host.timings.delivery_seconds.total(),
         }
@@ -672,7 +672,7 @@ class StreamWork:
         return Done(text=msgspec.json.encode(busiest).decode())
 
     async def drain(self) -> None:
-        for pump in self._pumps.values():
+        for pump in self.pumps.values():
             pump.stopping = True
         for queue in self._queues.values():
             queue.wake()

@@ -150,17 +150,17 @@ class _KeyLane:
     """The lane of one key among ``lanes``: only one call is in it, and the others wait. It is kept while
     there are any."""
 
-    __slots__ = ("_calls", "_key", "_lanes", "_turn")
+    __slots__ = ("_calls", "_key", "_turn", "lanes")
 
     def __init__(self, lanes: dict[tuple[str, str], _KeyLane], key: tuple[str, str]) -> None:
-        self._lanes = lanes
+        self.lanes = lanes
         self._key = key
         self._calls = 0
         self._turn = asyncio.Lock()
 
     async def __aenter__(self) -> None:
         self._calls += 1
-        self._lanes[self._key] = self
+        self.lanes[self._key] = self
         try:
             await self._turn.acquire()
         except BaseException:
@@ -174,7 +174,7 @@ class _KeyLane:
     def _left(self) -> None:
         self._calls -= 1
         if not self._calls:
-            del self._lanes[self._key]
+            del self.lanes[self._key]
 
 
 class _Open:
@@ -217,7 +217,7 @@ class StreamWorker:
         self._objects = objects
         self._decoders = {name: decoder(spec.message) for name, spec in streams.items()}
         self._open: dict[tuple[str, str], _Open] = {}
-        self._lanes: dict[tuple[str, str], _KeyLane] = {}
+        self.lanes: dict[tuple[str, str], _KeyLane] = {}
         self._models = Models(models or {}, self._tell_models, model_memory_mb)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -433,7 +433,7 @@ class StreamWorker:
 
     def _lane(self, stream: str, key: str) -> _KeyLane:
         """The lane in which nobody else is at work for the key."""
-        return self._lanes.get((stream, key)) or _KeyLane(self._lanes, (stream, key))
+        return self.lanes.get((stream, key)) or _KeyLane(self.lanes, (stream, key))
 
     async def _drop(self, stream: str, key: str) -> None:
         opened = self._open.pop((stream, key), None)

@@ -51,7 +51,7 @@ class Doorbell:
         self._mutex = threading.Lock()
         self._listeners: dict[asyncio.AbstractEventLoop, _LoopListener] = {}
         self._numbers = itertools.count(1)
-        self._ringing = threading.Lock()
+        self.ringing = threading.Lock()
         self._others: dict[str, int] = {}
         self._listed_at_ns = -1
         restrict(directory, access.folder)
@@ -71,11 +71,17 @@ class Doorbell:
             if not events and listener.events.get(hashed) is events:
                 del listener.events[hashed]
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether something of this process waits for a topic."""
+        with self._mutex:
+            return any(listener.events for listener in self._listeners.values())
+
     def ring(self, topics: Collection[str]) -> None:
         """Wake all waiters for any of ``topics``. Any thread may call it."""
         self.ring_here(topics)
         hashes = [_hash(topic) for topic in topics]
-        with self._ringing:
+        with self.ringing:
             for name in self._list_others():
                 self._write(name, hashes)
 
@@ -94,7 +100,7 @@ class Doorbell:
             listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
             listener.close()
-        with self._ringing:
+        with self.ringing:
             for fd in self._others.values():
                 os.close(fd)
             self._others.clear()

@@ -92,7 +92,7 @@ class Machine:
             return 0.0
         if self._cpu_time.name == "cpuacct.usage":
             return int(self._cpu_time.read_text()) / 1e9
-        return _table(self._cpu_time)["usage_usec"] / 1e6
+        return read_table(self._cpu_time)["usage_usec"] / 1e6
 
 
 def _folders(groups: Path, own: Path, controller: str) -> list[Path]:
@@ -152,11 +152,11 @@ def _held_bytes(folder: Path) -> int:
     """The memory that a group holds, without files that the system would drop from its cache."""
     v2 = folder / "memory.current"
     held = int((v2 if v2.exists() else folder / "memory.usage_in_bytes").read_text())
-    cached = _table(folder / "memory.stat")
+    cached = read_table(folder / "memory.stat")
     return max(0, held - cached.get("total_inactive_file", cached.get("inactive_file", 0)))
 
 
-def _table(path: Path) -> dict[str, int]:
+def read_table(path: Path) -> dict[str, int]:
     rows = (line.split() for line in path.read_text().splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) == 2}
 

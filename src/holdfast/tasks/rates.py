@@ -89,7 +89,7 @@ class RateKeeper:
     async def _take(self, wanted: Mapping[str, int]) -> float:
         """Take permits, and return after how many seconds to look again."""
         per_s = {name: self._per_s(name) for name in wanted}
-        wall = await self._wall()
+        wall = await self.wall()
         taken = Reservation(RateBuckets(), {}, 0.0)
 
         def take(buckets: RateBuckets) -> RateBuckets:
@@ -103,7 +103,8 @@ class RateKeeper:
             self._got()
         return 0.0 if taken.permits else min(taken.wait_s, LOOK_AGAIN_S)
 
-    async def _wall(self) -> float:
+    async def wall(self) -> float:
+        """Return what the store's clock shows."""
         now = self._clock.monotonic()
         if now >= self._ahead_until:
             wall = await self._now()

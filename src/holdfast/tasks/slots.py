@@ -102,10 +102,10 @@ class TaskSlots:
         self._number = 0
         self._running: dict[str, Running] = {}
         self._waiting: deque[Running] = deque()
-        self._seats: dict[str, TaskSeat] = {}
+        self.seats: dict[str, TaskSeat] = {}
         self._starting = 0
-        self._took: dict[str, float] = {}
-        self._took_lately = math.inf
+        self.took_s: dict[str, float] = {}
+        self.took_lately_s = math.inf
         self._stirred = asyncio.Event()
 
     async def start(self) -> None:
@@ -122,7 +122,7 @@ class TaskSlots:
             self._end(run, Ended(How.CANCELLED, error="its node stops", begun=False))
         self._waiting.clear()
         await self._pool.close()
-        for seat in self._seats.values():
+        for seat in self.seats.values():
             seat.line.clear()
         for run in list(self._running.values()):
             begun = run.begun_at is not None
@@ -139,7 +139,7 @@ class TaskSlots:
             return
         fell, self._limit = limit < self._limit, limit
         if fell:
-            for seat in self._seats.values():
+            for seat in self.seats.values():
                 self._thin(seat)
         self._place()
         self._stirred.set()
@@ -159,7 +159,7 @@ class TaskSlots:
     @property
     def room(self) -> int:
         """The number of attempts that could yet begin, now or in milliseconds. More may be run: they wait."""
-        line = _line_of(self._took_lately)
+        line = _line_of(self.took_lately_s)
         stuck = self._stuck(self._clock.monotonic()) if line > 1 else 0
         return max(0, max(0, self._limit - stuck) * line + stuck - len(self._running))
 
@@ -167,7 +167,7 @@ class TaskSlots:
     def refill(self) -> int:
         """The number of attempts to begin now: all that there is room for; but quick ones only when half of
         what may be in hand is done, so that many begin together."""
-        together = _line_of(self._took_lately) > 1 and self.room < len(self._running)
+        together = _line_of(self.took_lately_s) > 1 and self.room < len(self._running)
         return 0 if together else self.room
 
     @property
@@ -178,12 +178,12 @@ class TaskSlots:
     @property
     def busy(self) -> int:
         """The number of attempts that run, or begin, right now: one in each slot that has work."""
-        return sum(bool(seat.line) for seat in self._seats.values())
+        return sum(bool(seat.line) for seat in self.seats.values())
 
     @property
     def slots(self) -> int:
         """The number of slots that work or wait for work, spares not counted."""
-        return sum(not seat.ending for seat in self._seats.values())
+        return sum(not seat.ending for seat in self.seats.values())
 
     def run(
         self, attempt: Attempt, on_progress: Callable[[Running], None] | None = None
@@ -211,7 +211,7 @@ class TaskSlots:
         if run.fate is not None:
             return True
         run.fate, run.reason = How.CANCELLED, reason
-        for seat in self._seats.values():
+        for seat in self.seats.values():
             if run in seat.line:
                 self._tasks.spawn(self._bring_to_an_end(seat, run, grace_s))
                 return True
@@ -222,7 +222,7 @@ class TaskSlots:
     async def look(self, trace: str) -> tuple[Running, str | None] | None:
         """Return an attempt, and where it is, as :meth:`TaskSlot.look` tells; None if it isn't in hand."""
         run = self._running.get(trace)
-        seat = next((seat for seat in self._seats.values() if run in seat.line), None)
+        seat = next((seat for seat in self.seats.values() if run in seat.line), None)
         if run is None or seat is None:
             return None
         return run, await seat.slot.look(run.number)
@@ -237,7 +237,7 @@ class TaskSlots:
 
     def told(self, slot: TaskSlot, number: int, tried: Tried) -> None:
         """As Listener.told."""
-        seat = self._seats[slot.name]
+        seat = self.seats[slot.name]
         run = seat.attempt(number)
         if run is None:
             self._log.warning("a slot ended an attempt that it does not have", slot=slot.name, attempt=number)
@@ -285,7 +285,7 @@ class TaskSlots:
         getattr(self._log, level if level in LEVELS else "info")(event, **own, **context)
 
     def _attempt(self, slot: TaskSlot, number: int) -> Running | None:
-        seat = self._seats.get(slot.name)
+        seat = self.seats.get(slot.name)
         return seat.attempt(number) if seat is not None else None
 
     # --- placing
@@ -329,7 +329,7 @@ class TaskSlots:
         busy = 0
         idle: TaskSeat | None = None
         best: TaskSeat | None = None
-        for seat in self._seats.values():
+        for seat in self.seats.values():
             if seat.line or seat.ending:
                 busy += 1
                 if not seat.ending and (best is None or len(seat.line) < len(best.line)):
@@ -340,7 +340,7 @@ class TaskSlots:
             return idle
         if best is None or busy > self._limit or not self._quick(run):
             return None
-        if len(best.line) >= _line_of(self._took[run.attempt.type]):
+        if len(best.line) >= _line_of(self.took_s[run.attempt.type]):
             return None
         begun_at = best.line[0].begun_at
         stuck = begun_at is None or now >= begun_at + STUCK_S
@@ -348,7 +348,7 @@ class TaskSlots:
 
     def _stuck(self, now: float) -> int:
         """Return how many slots are at work on what isn't quick, or has turned out not to be."""
-        first = [seat.line[0] for seat in self._seats.values() if seat.line]
+        first = [seat.line[0] for seat in self.seats.values() if seat.line]
         return sum(
             not self._quick(run) or (run.begun_at is not None and now >= run.begun_at + STUCK_S)
             for run in first
@@ -370,7 +370,7 @@ class TaskSlots:
     def _new_seat(self) -> TaskSeat | None:
         """A seat with a spare slot in it, if another one may be. Where there is none, one will come."""
         wanted = min(self._limit, len(self._running))
-        if self._pool.closed or len(self._seats) + self._starting >= wanted:
+        if self._pool.closed or len(self.seats) + self._starting >= wanted:
             return None
         if (spare := self._pool.take()) is not None:
             return self._sit(spare)
@@ -379,7 +379,7 @@ class TaskSlots:
         return None
 
     def _quick(self, run: Running) -> bool:
-        return run.fate is None and self._took.get(run.attempt.type, math.inf) <= QUICK_S
+        return run.fate is None and self.took_s.get(run.attempt.type, math.inf) <= QUICK_S
 
     def _thin(self, seat: TaskSeat) -> None:
         """Have what its slot has not begun wait anew."""
@@ -408,15 +408,15 @@ class TaskSlots:
             run.over.set()
 
     def _note_time(self, kind: str, took_s: float) -> None:
-        known = self._took.get(kind, took_s)
-        self._took[kind] = known + WEIGHT * (took_s - known)
-        lately = took_s if self._took_lately == math.inf else self._took_lately
-        self._took_lately = lately + WEIGHT * (took_s - lately)
+        known = self.took_s.get(kind, took_s)
+        self.took_s[kind] = known + WEIGHT * (took_s - known)
+        lately = took_s if self.took_lately_s == math.inf else self.took_lately_s
+        self.took_lately_s = lately + WEIGHT * (took_s - lately)
 
     # --- slots
 
     def _sit(self, slot: TaskSlot) -> TaskSeat:
-        self._seats[slot.name] = seat = TaskSeat(slot, self._clock.monotonic())
+        self.seats[slot.name] = seat = TaskSeat(slot, self._clock.monotonic())
         self._tasks.spawn(self._await_exit(seat))
         self._stirred.set()
         return seat
@@ -435,7 +435,7 @@ class TaskSlots:
     async def _await_exit(self, seat: TaskSeat) -> None:
         slot = seat.slot
         gone = await slot.exited()
-        del self._seats[slot.name]
+        del self.seats[slot.name]
         if seat.line or not (seat.ending or self._pool.closed):
             self._pool.died(slot, gone)
         self._wait_again(seat, gone.untouched)
@@ -465,7 +465,7 @@ class TaskSlots:
         """Do what is due; returns when to look again."""
         now = self._clock.monotonic()
         next_at = math.inf
-        for seat in list(self._seats.values()):
+        for seat in list(self.seats.values()):
             if not seat.ending:
                 next_at = min(next_at, self._look_at(seat, now) if seat.line else self._rest(seat, now))
         self._place()

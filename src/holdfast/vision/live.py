@@ -105,14 +105,14 @@ class Camera:
         self._tell = tell
         self._trouble = trouble
         self._stopped = asyncio.Event()
-        self._reader: _Reader | None = None
+        self.reader: _Reader | None = None
         self._newest_run = 0
 
     def stop(self) -> None:
         """End in good order: what was read is sent."""
         self._stopped.set()
-        if self._reader is not None:
-            self._reader.halt()
+        if self.reader is not None:
+            self.reader.halt()
 
     async def run(self) -> None:
         """Pull until stopped."""
@@ -133,7 +133,7 @@ class Camera:
         """One connection, from its beginning to its end. Its run is numbered by the time in milliseconds, so
         that it is above those that this or any other process began before."""
         run = CameraRun(max(self._newest_run + 1, round(self._clock.wall() * 1000)))
-        reader = self._reader = _Reader(self._source)
+        reader = self.reader = _Reader(self._source)
         try:
             async for batch in reader.batches(self._queue.max_batch):
                 self._newest_run = run.number

@@ -112,7 +112,7 @@ def test_groups_whose_rate_holds_nothing_back_are_forgotten() -> None:
         for number in range(begin, end):
             queue.add("t", f"g{number}", 0, "g")
             assert taken(queue, 9, now) == ["g"]
-        return len(queue._rates["t"])
+        return len(queue.rates["t"])
 
     assert remembered(0, GROUPS_MIN + 10, 0.0) == GROUPS_MIN + 10, "all of them may still be held back"
     assert remembered(2000, 2000 + GROUPS_MIN, 1500.0) == GROUPS_MIN, "the old ones went"

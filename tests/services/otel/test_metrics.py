@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import urllib.request
 from collections.abc import Iterable, Iterator
-from typing import cast
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector as Source
@@ -20,6 +20,7 @@ from holdfast.services.otel.metrics import OtlpMetrics
 from holdfast.system.clock import SystemClock
 from holdfast.testing import NodeSettings, node_for_tests
 from tests.collector import Collector, collecting
+from tests.on_node import on
 from tests.services.otel.test_exporter import Log
 
 EVERY_S = 0.02
@@ -127,10 +128,12 @@ def test_a_node_brings_what_its_page_of_metrics_has(collector: Collector) -> Non
     with node_for_tests(app, settings=settings) as node:
         node.stream("cameras").send({"key": "cam-1"})
         node.results("cameras", 1)
-        registry = cast("OtlpMetrics", node._node._metrics)._registry
+        (member,) = on(node, lambda services: services.coordinator().members())
+        with urllib.request.urlopen(member.load.metrics, timeout=30) as answer:
+            text = answer.read().decode()
         page = {
             sample.name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum")
-            for family in text_string_to_metric_families(generate_latest(registry).decode())
+            for family in text_string_to_metric_families(text)
             for sample in family.samples
             if not sample.name.endswith("_created")
         }

@@ -104,15 +104,19 @@ def test_it_decides_as_the_ledger_does(kept_redis: RedisServer, shards: int) -> 
 
 
 @contextlib.contextmanager
-def before_each(
+def before_next(
     monkeypatch: pytest.MonkeyPatch, watched: Script, act: Callable[[], Awaitable[None]]
 ) -> Iterator[None]:
-    """For a while, do something before each run of a script."""
-    script = RedisConnection.script
+    """Do something before the connection that runs a script next does so."""
+    script, begun = RedisConnection.script, list[tuple[RedisConnection, asyncio.Future[None]]]()
 
     async def act_and_run(self: RedisConnection, called: Script, *arguments: Any) -> Any:
         if called is watched:
-            await act()
+            if not begun:
+                begun.append((self, asyncio.ensure_future(act())))
+            [(running, acting)] = begun
+            if running is self:
+                await acting
         return await script(self, called, *arguments)
 
     with monkeypatch.context() as patch:
@@ -288,7 +292,7 @@ async def test_a_state_never_named_goes_by_itself(
     async def lose() -> None:
         raise OutcomeUnknown("the server was lost")
 
-    with before_each(monkeypatch, module.COMMIT, lose), pytest.raises(OutcomeUnknown):
+    with before_next(monkeypatch, module.COMMIT, lose), pytest.raises(OutcomeUnknown):
         await state.commit(next_commit(opened, state=LARGE))
     (name,) = await blobs(redis_server)
     async with redis_server.client() as redis:
@@ -309,7 +313,7 @@ async def test_a_state_whose_pieces_were_lost_is_not_committed(
             await redis.delete(*await blobs(redis_server))
 
     with (
-        before_each(monkeypatch, module.COMMIT, lose),
+        before_next(monkeypatch, module.COMMIT, lose),
         pytest.raises(Unavailable, match="pieces"),
     ):
         await state.commit(next_commit(opened, state=LARGE))
@@ -430,11 +434,10 @@ async def test_a_key_that_others_took_since_it_was_seen_is_not_handed_out(
         await committed(one, key, due=10.0 + number)
 
     async def take_meanwhile() -> None:
-        monkeypatch.undo()
         assert await other.due(100.0, 1, 1000.0) == ["s/leased"]
         await other.commit(next_commit(await standing(other, "s/committed"), due=500.0))
 
-    with before_each(monkeypatch, module.LEASE, take_meanwhile):
+    with before_next(monkeypatch, module.LEASE, take_meanwhile):
         due = await one.due(100.0, 3, 1000.0)
     assert due == ["s/first", "s/second"]
     assert (await standing(one, "s/leased")).due == 1100.0

@@ -61,10 +61,10 @@ class FairQueue(Generic[T]):
         self._running_of: Counter[tuple[str, str]] = Counter()
         self._last: dict[tuple[str, str], int] = {}
         self._resting: list[tuple[float, str, str]] = []
-        self._rates = {
+        self.rates = {
             name: Limiter(Rate(share.group_rate, 1)) for name, share in shares.items() if share.group_rate
         }
-        self._forget_at = dict.fromkeys(self._rates, GROUPS_MIN)
+        self._forget_at = dict.fromkeys(self.rates, GROUPS_MIN)
         self._taken = itertools.count(1)
         self._count = 0
 
@@ -213,7 +213,7 @@ class FairQueue(Generic[T]):
         """Return for how long the rate of a group holds it back; 0 if its next task may begin, which then
         counts as begun. Groups that have long rested are forgotten each time that their number has
         doubled."""
-        rate = self._rates.get(type_)
+        rate = self.rates.get(type_)
         if rate is None:
             return 0.0
         if len(rate) >= self._forget_at[type_]:

@@ -50,7 +50,7 @@ class MemorySlot:
         self._gone = asyncio.Event()
         self._given: deque[GivenCall] = deque()
         self._called = asyncio.Event()
-        self._worker = make(self)
+        self.worker = make(self)
         self._task = asyncio.ensure_future(self._answer())
 
     @property
@@ -60,12 +60,12 @@ class MemorySlot:
     async def load(
         self, stream: str, key: str, models: Sequence[str], *, call: SlotCall | None = None
     ) -> None:
-        await self._call((stream, key), lambda: self._worker.load(stream, key, models), call)
+        await self._call((stream, key), lambda: self.worker.load(stream, key, models), call)
 
     async def open(
         self, stream: str, key: str, state: bytes | None, version: int, *, call: SlotCall | None = None
     ) -> None:
-        await self._call((stream, key), lambda: self._worker.open(stream, key, state, version), call)
+        await self._call((stream, key), lambda: self.worker.open(stream, key, state, version), call)
 
     async def run(
         self,
@@ -78,7 +78,7 @@ class MemorySlot:
         call: SlotCall | None = None,
     ) -> Ran:
         return await self._call(
-            (stream, key), lambda: self._worker.run(stream, key, work, limit, after_s), call
+            (stream, key), lambda: self.worker.run(stream, key, work, limit, after_s), call
         )
 
     async def query(
@@ -92,12 +92,12 @@ class MemorySlot:
         call: SlotCall | None = None,
     ) -> Queried:
         return await self._call(
-            (stream, key), lambda: self._worker.query(stream, key, state, version, request), call
+            (stream, key), lambda: self.worker.query(stream, key, state, version, request), call
         )
 
     async def close(self, stream: str, key: str, *, call: SlotCall | None = None) -> None:
         with contextlib.suppress(SlotDied):
-            await self._call((stream, key), lambda: self._worker.close(stream, key), call)
+            await self._call((stream, key), lambda: self.worker.close(stream, key), call)
 
     async def kill(self, reason: str) -> str:
         if not self._gone.is_set():
@@ -130,7 +130,7 @@ class MemorySlot:
 
     async def _stop(self) -> None:
         with contextlib.suppress(SlotDied):
-            await self._call(("", ""), self._worker.stop, None)
+            await self._call(("", ""), self.worker.stop, None)
         self.die("was closed")
 
     # As the worker's host.
@@ -221,11 +221,11 @@ class MemorySlots(SimulatedPool[MemorySlot]):
     ) -> None:
         super().__init__(clock, spawn_s, prefix)
         self._close_timeout_s = close_timeout_s
-        self._make = make
+        self.make = make
         self._before = before
 
     async def spawn(self) -> MemorySlot:
-        return await self._begin(lambda name: MemorySlot(name, self._clock, self._make, self._before))
+        return await self._begin(lambda name: MemorySlot(name, self._clock, self.make, self._before))
 
     async def close(self) -> None:
         self._closed = True

@@ -45,7 +45,7 @@ class MemoryTaskSlot:
         self._gone = asyncio.Event()
         self._lease: asyncio.Task[None] | None = None
         self._worker = make(self)
-        self._task = asyncio.ensure_future(self._serve())
+        self.task = asyncio.ensure_future(self._serve())
 
     @property
     def alive(self) -> bool:
@@ -109,7 +109,7 @@ class MemoryTaskSlot:
             self._why, self._stacks = why, stacks
             self._gone.set()
             self.lease(None)
-            for task in (self._work, self._task):
+            for task in (self._work, self.task):
                 if task is not None:
                     task.cancel()
 

@@ -80,6 +80,11 @@ class PostgresBells:
             if not events and self._waiting.get(topic) is events:
                 del self._waiting[topic]
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether something of this process waits for a topic."""
+        return bool(self._waiting)
+
     def ring(self, topics: Iterable[str]) -> None:
         """Wake what waits for these topics. Call it after the commit of what is to be found."""
         topics = set(topics)
