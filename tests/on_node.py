@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.testing import NodeForTests
-from holdfast.wiring import Services
+from holdfast.wiring.services import Services
 
 T = TypeVar("T")
 
