@@ -141,7 +141,7 @@ async def test_a_route_that_names_no_right_isnt_served() -> None:
 
     log = Log()
     access = Admission(AccessSettings(), Tokens(None, SystemClock(), log))
-    app = web.Application(middlewares=[Responses(Renderer(Assets({}), ())).explain, access.admit])
+    app = web.Application(middlewares=[Responses(Renderer(Assets({}))).explain, access.admit])
     app.add_routes([web.get("/unnamed", answer), *access.require([("read", [web.get("/named", named)])])])
     async with TestClient(TestServer(app)) as client:
         statuses = [(await client.get(path)).status for path in ("/named", "/unnamed")]
