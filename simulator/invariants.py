@@ -197,7 +197,7 @@ def _excused(world: World, streams: Streams, letter: DeadLetter, planned: Planne
         return letter.reason.startswith("parked: paused")
     key, _, name = letter.id.partition(":")
     forgotten = any(name == handled for handled, _ in streams.forgotten[key])
-    return forgotten or (_may_be_late(world) and _is_late(streams, key, letter))
+    return forgotten or (_may_be_late(world) and is_late(streams, key, letter))
 
 
 def _are_tries_spent(world: World, planned: PlannedMessage) -> bool:
@@ -216,7 +216,7 @@ def _may_be_late(world: World) -> bool:
     return runs or world.scenario.first == "first" or world.scenario.kind == "increasing"
 
 
-def _is_late(streams: Streams, key: str, letter: DeadLetter) -> bool:
+def is_late(streams: Streams, key: str, letter: DeadLetter) -> bool:
     """True if the stream had passed the place of the letter's message when it was set aside."""
     log = streams.asides_log.get((key, letter.id.partition(":")[2]))
     return log is not None and (letter.run, int(letter.seq)) <= (log.run, log.seq)

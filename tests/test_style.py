@@ -97,6 +97,61 @@ def test_no_test_sleeps_instead_of_waiting_on_events() -> None:
     assert sleeping == [], "wait on an event, not for a time"
 
 
+def private_names() -> frozenset[str]:
+    """The private names that the source defines, but those of the protocol of named tuples."""
+    found = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            match node:
+                case (
+                    ast.FunctionDef(name=word)
+                    | ast.AsyncFunctionDef(name=word)
+                    | ast.ClassDef(name=word)
+                    | ast.Name(id=word, ctx=ast.Store())
+                    | ast.Attribute(attr=word, ctx=ast.Store())
+                ) if word.startswith("_") and word != "_" and not word.endswith("__"):
+                    found.add(word)
+    return frozenset(found - {"_replace", "_asdict", "_fields"})
+
+
+BY_NAME = frozenset({"setattr", "delattr", "getattr", "hasattr", "patch", "object", "attrgetter"})
+"""Functions that touch an attribute by its name, the monkeypatch's and the mock's among them."""
+
+
+def touched(path: Path) -> Iterator[str]:
+    """Yield the attributes that a file reads or sets, of its own objects too, but not by ``self``."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls") | ast.Call(func=ast.Name(id="super"))):
+                pass
+            case ast.Attribute(attr=word):
+                yield word
+            case ast.ImportFrom(module=str(module), names=imported) if module.startswith("holdfast"):
+                yield from (each.name for each in imported)
+            case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function), args=given) if (
+                function in BY_NAME
+            ):
+                for each in given[:2]:
+                    if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                        yield from each.value.split(".")
+
+
+BEING_SPLIT = ("tests/devices/", "tests/rules/streams/", "tests/streams/test_owners.py")
+"""Tests of classes that are being split: they still reach into them."""
+
+
+@pytest.mark.slow
+def test_no_test_touches_a_private_name_of_the_source() -> None:
+    private = private_names()
+    reaching = [
+        f"{name(path)}: {word}"
+        for path in TESTS
+        for word in sorted({*touched(path)} & private)
+        if not name(path).startswith(BEING_SPLIT)
+    ]
+    assert reaching == [], "speak to public names, or give the object a parameter or an attribute"
+
+
 def names_of_tests() -> list[tuple[str, list[str]]]:
     """Each test as it is told, with the words of its name; also those of the conformance suites."""
     of_tests = re.compile(r"^\s*(?:async )?def test_(\w+)\(", re.MULTILINE)

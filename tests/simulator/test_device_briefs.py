@@ -9,7 +9,8 @@ import pytest
 
 from holdfast.cluster.node import Work
 from holdfast.devices.briefs import Briefs
-from holdfast.devices.rules.device_queue import CLOSED
+from holdfast.devices.rules.device_queue import CLOSED, StoredCommand
+from holdfast.devices.services.memory.outbox import MemoryOutbox
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.tasks.wire import decode_brief
 from simulator import devices, runner
@@ -74,11 +75,12 @@ def test_the_end_of_every_command_is_reported(seed: int) -> None:
 
 
 def test_to_forget_before_it_is_told_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell = Briefs._tell
+    briefs = MemoryOutbox.briefs
 
-    async def forget_first(self: Briefs, closed: Any) -> None:
-        await self._store.briefed(OUTBOX, closed)
-        await tell(self, closed)
+    async def forget_first(self: MemoryOutbox, *asked: Any) -> Sequence[StoredCommand]:
+        closed = await briefs(self, *asked)
+        await self.briefed(OUTBOX, closed)
+        return closed
 
-    monkeypatch.setattr(Briefs, "_tell", forget_first)
+    monkeypatch.setattr(MemoryOutbox, "briefs", forget_first)
     assert any(simulate(seed, kind=KIND).wrong for seed in SEEDS)

@@ -135,7 +135,7 @@ def test_where_a_run_starts_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) 
     outcome = live(monkeypatch, messages=messages, first="lowest")
     assert outcome.wrong == []
     assert outcome.virtual_s < 2 * GAP_TIMEOUT_S
-    monkeypatch.setattr(Sequencer, "_was_begun", lambda self, head: False)
+    monkeypatch.setattr(Sequencer, "was_begun", lambda self, head: False)
     assert live(monkeypatch, messages=messages, first="lowest").virtual_s > 4 * GAP_TIMEOUT_S
 
 
@@ -149,7 +149,7 @@ def test_where_a_run_starts_is_waited_for_once_though_its_first_message_is_too_l
     outcome = live(monkeypatch, messages=messages, first="lowest")
     assert outcome.wrong == []
     assert outcome.virtual_s < 2 * GAP_TIMEOUT_S
-    monkeypatch.setattr(Sequencer, "_was_begun", lambda self, head: False)
+    monkeypatch.setattr(Sequencer, "was_begun", lambda self, head: False)
     assert live(monkeypatch, messages=messages, first="lowest").virtual_s > 4 * GAP_TIMEOUT_S
 
 
@@ -206,4 +206,4 @@ def test_only_what_its_stream_had_passed_counts_as_late(seq: int, may_be: bool) 
     streams = invariants.Streams()
     letter = DeadLetter(f"s/k:0:{seq}", b"", "late", key="s/k", seq=f"{seq}")
     streams.asides_log["s/k", f"0:{seq}"] = RunLog(0, 0, 4)
-    assert invariants._is_late(streams, "s/k", letter) is may_be
+    assert invariants.is_late(streams, "s/k", letter) is may_be

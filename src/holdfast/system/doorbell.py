@@ -73,7 +73,7 @@ class Doorbell:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether something of this process waits for a topic."""
+        """True if something of this process waits for a topic."""
         with self._mutex:
             return any(listener.events for listener in self._listeners.values())
 

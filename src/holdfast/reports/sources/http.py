@@ -58,7 +58,7 @@ class HttpFile(io.RawIOBase):
 
     @property
     def connected(self) -> bool:
-        """Whether it holds a connection to the server."""
+        """True if it holds a connection to the server."""
         return self._connection is not None
 
     def readable(self) -> bool:

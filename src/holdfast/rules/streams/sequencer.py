@@ -407,13 +407,13 @@ class Sequencer:
             if given is not None and (start_timeout_s is None or head.seq == given):
                 return given
             timeout_s = start_timeout_s or timeout_s
-        if not self._was_begun(head):
+        if not self.was_begun(head):
             wait = self._patience(now, timeout_s, head, f"the start of run {head.run}")
             if wait is not None:
                 return wait
         return head.seq if given is None or start_timeout_s is not None else given
 
-    def _was_begun(self, head: Place) -> bool:
+    def was_begun(self, head: Place) -> bool:
         """Return True if this place or a later one of its run was begun before, by an earlier opening or
         before a revert. The start of the run was waited for then."""
         return any(head.run == place.run and head.seq <= place.seq for place in self._begun_before)
@@ -517,7 +517,7 @@ class Sequencer:
         """Undo what was appended since the answered commit. ``places``, in their order, wait again before all
         others; there are none if only a timer has fired. The start of a run that they have begun isn't waited
         for again."""
-        if places and not self._was_begun(last := max(places)):
+        if places and not self.was_begun(last := max(places)):
             self._begun_before = (*self._begun_before, last)
         self._begun, self._passed, self._fresh = self._log, self._past, []
         self._blocked_at = None

@@ -82,7 +82,7 @@ class PostgresBells:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether something of this process waits for a topic."""
+        """True if something of this process waits for a topic."""
         return bool(self._waiting)
 
     def ring(self, topics: Iterable[str]) -> None:
