@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.devices.conformance import OutboxConformance
-from holdfast.devices.conformance.outbox import PATIENCE, SHARDS, Begin, ManualDispatcher, new
+from holdfast.devices.conformance.outbox_bench import PATIENCE, SHARDS, Begin, ManualDispatcher, new
 from holdfast.devices.rules.device_queue import CommandState
 from holdfast.devices.rules.device_turn import Unsent
 from holdfast.devices.services.memory.outbox import MemoryOutbox

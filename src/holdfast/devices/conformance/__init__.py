@@ -7,7 +7,7 @@ processes may share the database for ``other_store``. The rest is as :mod:`holdf
 
 import pytest
 
-pytest.register_assert_rewrite(f"{__name__}.device", f"{__name__}.outbox")  # before they are imported
+pytest.register_assert_rewrite(__name__)  # with all modules of it, before they are imported
 
 from holdfast.devices.conformance.device import DeviceBench, DeviceConformance  # noqa: E402
 from holdfast.devices.conformance.outbox import OutboxConformance  # noqa: E402

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Literal, cast
 
+from holdfast.devices.services.mqtt.packets import CORRELATION, read_properties
 from holdfast.errors import Unavailable
 
 Version = Literal["5", "3.1.1"]
@@ -22,12 +23,7 @@ Heard = Callable[[str, bytes, bytes], None]
 CONNECT, CONNACK, PUBLISH, PUBACK, SUBSCRIBE, SUBACK, PINGREQ, DISCONNECT = (
     0x10, 0x20, 0x30, 0x40, 0x82, 0x90, 0xC0, 0xE0,
 )  # fmt: skip
-CORRELATION = 0x09
 _U16 = struct.Struct("!H")
-_SIZES = {0x01: 1, 0x02: 4, 0x23: 2}
-"""Of the properties of PUBLISH whose size is fixed."""
-_TEXTS = {0x03: 1, 0x08: 1, CORRELATION: 1, 0x26: 2}
-"""Of those that are texts with their length before them: how many."""
 KEEPALIVE_S = 30
 TIMEOUT_S = 10.0
 
@@ -165,10 +161,10 @@ class Connection(asyncio.Protocol):
             if kind & 0x06:
                 self._out.append(b"\x40\x02" + data[at : at + 2])
                 at += 2
-            correlation = b""
+            correlation = None
             if self._five:
-                at, correlation = _properties(data, at)
-            self._heard(topic, data[at:end], correlation)
+                at, correlation = read_properties(data, at)
+            self._heard(topic, data[at:end], correlation or b"")
         elif kind == CONNACK:
             self._resolve(0, data[at:end])
         elif kind == SUBACK:
@@ -190,33 +186,6 @@ class Connection(asyncio.Protocol):
     def _ping(self) -> None:
         self._write(bytes((PINGREQ, 0)))
         self._pinger = asyncio.get_running_loop().call_later(KEEPALIVE_S / 2, self._ping)
-
-
-def _properties(data: bytes, at: int) -> tuple[int, bytes]:
-    """Return where the payload begins, and the correlation data, empty if there is none."""
-    size, shift, correlation = 0, 0, b""
-    while True:
-        digit = data[at]
-        at += 1
-        size |= (digit & 0x7F) << shift
-        shift += 7
-        if digit < 0x80:
-            break
-    end = at + size
-    while at < end:
-        name = data[at]
-        at += 1
-        if name in _TEXTS:
-            for _ in range(_TEXTS[name]):
-                length = data[at] << 8 | data[at + 1]
-                if name == CORRELATION:
-                    correlation = data[at + 2 : at + 2 + length]
-                at += 2 + length
-        elif name in _SIZES:
-            at += _SIZES[name]
-        else:
-            break  # one that devices don't know; nothing after it matters to them
-    return end, correlation
 
 
 def packet(kind: int, body: bytes) -> bytes:

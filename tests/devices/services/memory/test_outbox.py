@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.devices.conformance import OutboxConformance
-from holdfast.devices.conformance.outbox import Begin
+from holdfast.devices.conformance.outbox_bench import Begin
 from holdfast.devices.services.memory.outbox import MemoryOutbox
 from holdfast.ports.clock import Clock
 

@@ -7,12 +7,11 @@ import pytest
 import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
-from paho.mqtt.exception import MalformedPacket
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from holdfast.devices.services.mqtt.client import read_properties
 from holdfast.devices.services.mqtt.link import Extras
+from holdfast.devices.services.mqtt.packets import MalformedProperties, read_properties
 from holdfast.devices.services.mqtt.wire import Wire
 from simulator.servers import MosquittoServer
 
@@ -55,7 +54,7 @@ def test_all_properties_of_a_message_are_known() -> None:
 def test_garbage_in_place_of_properties_is_refused_or_ends_within_the_packet(packet: bytes) -> None:
     try:
         end, _ = read_properties(packet, 0)
-    except (MalformedPacket, IndexError):
+    except (MalformedProperties, IndexError):
         return
     assert end <= len(packet)
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from holdfast.devices.conformance import OutboxConformance
-from holdfast.devices.conformance.outbox import (
+from holdfast.devices.conformance.outbox_bench import (
     NOW,
     OUTBOX,
     SHARDS,

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from structlog.testing import capture_logs
 
 from holdfast.devices.briefs import brief_of
-from holdfast.devices.conformance.outbox import OUTBOX, ManualDispatcher, answer
+from holdfast.devices.conformance.outbox_bench import OUTBOX, ManualDispatcher, answer
 from holdfast.devices.ports.outbox import Adding
 from holdfast.devices.rules.device_queue import CommandState
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox

@@ -13,17 +13,11 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.exception import MalformedPacket
 
+from holdfast.devices.services.mqtt.packets import MalformedProperties, read_properties
 from holdfast.devices.services.mqtt.wire import Wire
 
-CORRELATION = 0x09
 REFUSED = 0x80
 """Reason codes from here on are errors."""
-_SIZES = {0x01: 1, 0x02: 4, 0x23: 2}
-"""Of the properties of PUBLISH that have a fixed size."""
-_TEXTS = {0x03: 1, 0x08: 1, CORRELATION: 1, 0x26: 2}
-"""Of those that are texts with their length before them: how many."""
-_NUMBER = 0x0B
-"""The one that is a number of variable length."""
 
 Heard = Callable[[str, bytes, bytes | None, bool], None]
 """Takes topic, payload, correlation data and whether the message was retained."""
@@ -72,6 +66,8 @@ class QuickClient(Client):
                 at, correlation = read_properties(packet, at)
         except IndexError:
             raise MalformedPacket("a message shorter than its parts") from None
+        except MalformedProperties as error:
+            raise MalformedPacket(str(error)) from None
         self._heard(topic, bytes(packet[at:]), correlation, bool(header & 0x01))
         return self._send_puback(mid) if qos else MQTTErrorCode.MQTT_ERR_SUCCESS
 
@@ -106,43 +102,3 @@ class QuickClient(Client):
         if self._out_messages.pop(mid, None) is not None:
             self._inflight_messages -= 1
             self._taken(mid, packet[2] if len(packet) > 2 else 0)
-
-
-def read_properties(packet: bytes | bytearray, at: int) -> tuple[int, bytes | None]:
-    """Return where the payload begins, and the correlation data. Raises IndexError or MalformedPacket."""
-    size, at = _number(packet, at)
-    end, correlation = at + size, None
-    if end > len(packet):
-        raise MalformedPacket("properties longer than their packet")
-    while at < end:
-        name = packet[at]
-        at += 1
-        if name in _TEXTS:
-            for _ in range(_TEXTS[name]):
-                length = packet[at] << 8 | packet[at + 1]
-                if name == CORRELATION:
-                    correlation = bytes(packet[at + 2 : at + 2 + length])
-                at += 2 + length
-        elif name in _SIZES:
-            at += _SIZES[name]
-        elif name == _NUMBER:
-            _, at = _number(packet, at)
-        else:
-            raise MalformedPacket(f"no message has the property {name:#x}")
-    if at != end:
-        raise MalformedPacket("a property longer than its place")
-    return end, correlation
-
-
-def _number(packet: bytes | bytearray, at: int) -> tuple[int, int]:
-    """A number of variable length, and what follows it."""
-    value = shift = 0
-    while True:
-        digit = packet[at]
-        at += 1
-        value |= (digit & 0x7F) << shift
-        if digit < 0x80:
-            return value, at
-        shift += 7
-        if shift > 21:
-            raise MalformedPacket("a number longer than MQTT has them")

@@ -7,27 +7,22 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-import msgspec
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Select,
     bindparam,
     delete,
     func,
     insert,
-    inspect,
     select,
     text,
     update,
 )
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
 
 from holdfast.devices.ports.outbox import Adding, DeviceStatus, KnownDevice, NewCommand, OnResult
-from holdfast.devices.rules import device_queue as queue
 from holdfast.devices.rules import device_turn
 from holdfast.devices.rules.device_queue import (
     EPOCH_MAX,
@@ -35,23 +30,24 @@ from holdfast.devices.rules.device_queue import (
     TABLE,
     Cause,
     CommandState,
-    HeadPhase,
     StoredCommand,
 )
 from holdfast.devices.rules.device_turn import Rollout, TurnRequest, TurnResult
-from holdfast.devices.services.sqlalchemy import bell, tables
+from holdfast.devices.services.sqlalchemy import bell, schema, tables
 from holdfast.devices.services.sqlalchemy import engine as engines
 from holdfast.devices.services.sqlalchemy.bell import NotifyListener, ring_at_commit
 from holdfast.devices.services.sqlalchemy.engine import Durability
-from holdfast.devices.services.sqlalchemy.migrations import steps
+from holdfast.devices.services.sqlalchemy.results import (
+    TransactionEnded,
+    fully_reported,
+    report,
+    report_again,
+)
 from holdfast.devices.services.sqlalchemy.rows import (
     COLUMNS,
-    HEAD_KINDS,
     KINDS,
-    KNOWN_KINDS,
     NAMED_MAX,
     PAUSE_KINDS,
-    PHASES,
     POSTGRESQL,
     ROLLOUT,
     ROLLOUT_KINDS,
@@ -62,36 +58,20 @@ from holdfast.devices.services.sqlalchemy.rows import (
     Sound,
     SqlRows,
     entry,
-    has_phase,
     to_rollout,
 )
+from holdfast.devices.services.sqlalchemy.schema import make_tables, store_settings
+from holdfast.devices.services.sqlalchemy.statuses import read_statuses, sound_seen
 from holdfast.devices.services.sqlalchemy.transaction import OutboxTransaction
 from holdfast.devices.services.sqlalchemy.writer import MAKE, SqlWriter
 from holdfast.errors import ConfigError, Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
-from holdfast.extend import OWNER, Access, Clock, get_logger, quick_switches
-from holdfast.extend.tools import kind_and_place, run_user_code
+from holdfast.extend import OWNER, Access, Clock, quick_switches
 
 T = TypeVar("T")
-
-WAITING_MAX = 1000
 
 ENDED_BADLY = (CommandState.FAILED, CommandState.EXPIRED)
 ENDED_BADLY_SQL = "state IN ('failed', 'expired')"
 """What operators look for among a million that went well: it has an index."""
-
-TELL_MAX = 200
-"""Closed commands that a sweep tells again."""
-
-MAKING = 0x686F6C64
-"""The advisory lock under which PostgreSQL's tables are made."""
-
-MADE = "a node makes them if its user may, or make them by a migration"
-HELP = (
-    "let a user who may make its tables: as SQL in holdfast/devices/services/sqlalchemy/migrations, or by"
-    " Alembic"
-)
-
-log = get_logger(__name__)
 
 
 class SqlOutbox:
@@ -127,7 +107,7 @@ class SqlOutbox:
         self._statements = POSTGRESQL if self._postgresql else SQLITE
         self._errors = DBAPIError, self._engine.dialect.loaded_dbapi.Error
         self._listener = NotifyListener(self._url, clock)
-        self._failures = self._failures_told = 0
+        self._failures = self._failures_raised = 0
         self._lenient = False
         self._sound = Sound()
         self._commit = threading.Lock()
@@ -139,34 +119,11 @@ class SqlOutbox:
     # --- the owner of a shard
 
     async def prepare(self, outbox: str, shards: int, adding: Adding = Adding()) -> None:  # noqa: B008
-        await self._change(partial(self._prepare, outbox=outbox, shards=shards, adding=adding))
+        def prepare(connection: Connection) -> None:
+            make_tables(connection, self._url, create=self._create)
+            store_settings(connection, outbox, shards, adding)
 
-    def _prepare(self, connection: Connection, outbox: str, shards: int, adding: Adding) -> None:
-        if self._postgresql:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MAKING})
-        lacks = _lacks(connection)
-        if lacks.named:
-            if not self._create:
-                raise ConfigError(f"{engines.shown(self._url)} has no {', '.join(lacks.named)}: {HELP}")
-            try:
-                for number in lacks.migrations:
-                    # First, or the table of rollouts would be made anew and be empty.
-                    for step in steps(number, connection):
-                        connection.execute(step)
-                absent = [tables.metadata.tables[name] for name in _lacks(connection).tables]
-                tables.metadata.create_all(connection, absent)
-            except DBAPIError as error:
-                if engines.passes(error):
-                    raise
-                raise ConfigError(f"the outbox can't be made ({error.orig}): {HELP}") from error
-        standing = _shards(connection, outbox)
-        if not standing:
-            rows = [{"outbox": outbox, "shard": shard} for shard in range(shards)]
-            connection.execute(insert(tables.shard), rows)
-        elif standing != shards:
-            raise ConfigError(f"outbox {outbox!r} has {standing} shards; set shards to that, not {shards}")
-        connection.execute(delete(tables.setting).where(tables.setting.c.outbox == outbox))
-        connection.execute(insert(tables.setting), {"outbox": outbox, **msgspec.structs.asdict(adding)})
+        await self._change(prepare)
 
     async def names(self) -> list[str]:
         named = select(tables.shard.c.outbox).distinct().order_by(tables.shard.c.outbox)
@@ -184,17 +141,7 @@ class SqlOutbox:
         return None if row is None else Adding(*row)
 
     async def describe(self) -> str:
-        def describe(connection: Connection) -> str:
-            name = "PostgreSQL" if self._postgresql else "SQLite"
-            version = ".".join(map(str, connection.dialect.server_version_info or ()))
-            lacks = _lacks(connection)
-            if not lacks.named:
-                return f"{name} {version}; all tables are there"
-            some = len(lacks.tables) < len(tables.metadata.tables)
-            which = ", ".join(lacks.named) if some else "tables yet"
-            return f"{name} {version}; no {which}: {MADE}"
-
-        return await self._read(describe)
+        return await self._read(schema.describe)
 
     async def epochs(self, outbox: str) -> Mapping[int, int]:
         return await self._read(partial(self._epochs, outbox=outbox))
@@ -231,16 +178,7 @@ class SqlOutbox:
             .where(h.outbox == outbox, h.shard == shard)
         )
         rows = await self._read(lambda connection: connection.execute(known).all())
-        return [KnownDevice(device, at, away) for device, at, away in self._seen(rows)]
-
-    def _seen(self, rows: Sequence[Sequence[Any]]) -> list[tuple[str, float | None, bool]]:
-        """Rows of device, seen_at and away. One whose time is spoilt was never seen."""
-        sound = {row[0] for row in self._sound.only("device", rows, KNOWN_KINDS)}
-        return [
-            (device, at if device in sound else None, bool(away))
-            for device, at, away in rows
-            if isinstance(device, str)
-        ]
+        return [KnownDevice(device, at, away) for device, at, away in sound_seen(self._sound, rows)]
 
     async def in_flight(self, outbox: str, shards: Collection[int]) -> int:
         h = tables.head.c
@@ -248,8 +186,8 @@ class SqlOutbox:
         return await self._read(lambda connection: connection.execute(out).scalar_one())
 
     async def take_turn(self, request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
-        if self._postgresql and self._failures_told != self._failures:
-            self._failures_told = self._failures
+        if self._postgresql and self._failures_raised != self._failures:
+            self._failures_raised = self._failures
             raise Unavailable("it failed since the last turn, and may have crashed")
         # Where nothing has been answered, all that a power failure could take back is that something was
         # published: then it is published again. So the devices needn't wait for the disk. A turn that closes
@@ -257,16 +195,16 @@ class SqlOutbox:
         relaxed = not (request.answers or request.unsent or request.sweep)
         unfit: set[int] = set()
         while True:
-            change = partial(self._turn, request=request, on_result=on_result, unfit=unfit)
+            change = partial(self._take_turn, request=request, on_result=on_result, unfit=unfit)
             try:
                 return await self._write(change, relaxed=relaxed)
             except TransactionEnded as error:
-                unfit.add(error.command)  # the turn is taken again, without telling of this one
+                unfit.add(error.command)  # the turn is taken again, without a report of this one
             except (Unavailable, OutcomeUnknown):
-                self._failures_told = self._failures
+                self._failures_raised = self._failures
                 raise
 
-    def _turn(
+    def _take_turn(
         self,
         transaction: OutboxTransaction,
         request: TurnRequest,
@@ -276,58 +214,16 @@ class SqlOutbox:
         rows = self._rows(transaction, request.outbox)
         result = device_turn.take_turn(rows, request, self._clock.random)
         if on_result is not None and result.closed:
-            self._tell(transaction.connection, result.closed, on_result, unfit)
+            report(transaction.connection, result.closed, on_result, unfit)
         if request.sweep:
             mine = [shard for shard in request.grants if shard not in result.lost]
-            self._tell_again(transaction.connection, request.outbox, mine, on_result, unfit)
+            report_again(transaction.connection, request.outbox, mine, on_result, unfit)
         if result.closed:
             transaction.harden()
         return result
 
     def _rows(self, transaction: OutboxTransaction, outbox: str) -> SqlRows:
         return SqlRows(transaction, outbox, self._statements, self._sound)
-
-    def _tell(
-        self,
-        connection: Connection,
-        closed: Sequence[StoredCommand],
-        on_result: OnResult,
-        unfit: Collection[int],
-    ) -> set[int]:
-        """Call the business, within the transaction; returns for which commands that failed: these a sweep
-        tells again. Only if something fails are they told one by one. Of those in ``unfit`` it isn't told."""
-        failed = {each.id for each in closed if each.id in unfit}
-        fit = [each for each in closed if each.id not in unfit]
-        if fit and not _told(connection, fit, on_result):
-            failed |= {each.id for each in fit if len(fit) == 1 or not _told(connection, [each], on_result)}
-        if not failed:
-            return failed
-        c = tables.command.c
-        again = update(tables.command).where(c.id.in_(failed)).values(untold=func.coalesce(c.untold, 0) + 1)
-        connection.execute(again)
-        return failed
-
-    def _tell_again(
-        self,
-        connection: Connection,
-        outbox: str,
-        shards: Sequence[int],
-        on_result: OnResult | None,
-        unfit: Collection[int],
-    ) -> None:
-        c = tables.command.c
-        untold = (
-            select(text(COLUMNS))
-            .select_from(tables.command)
-            .where(c.outbox == outbox, c.shard.in_(shards), text("untold IS NOT NULL"))
-            .order_by(c.untold)
-            .limit(TELL_MAX)
-        )
-        closed = [entry(row) for row in connection.execute(untold)]
-        failed = self._tell(connection, closed, on_result, unfit) if on_result else set()
-        told = [each.id for each in closed if each.id not in failed]
-        if told:
-            connection.execute(update(tables.command).where(c.id.in_(told)).values(untold=None))
 
     async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
         c, b = tables.command.c, tables.brief.c
@@ -451,7 +347,7 @@ class SqlOutbox:
         replaced = select(n.id).where(same, n.id > c.id).exists()
         return await self._write(
             lambda transaction: self._operate(
-                transaction, command, Cause.RETRY, values, _all_told(), ~aborted, ~replaced
+                transaction, command, Cause.RETRY, values, fully_reported(), ~aborted, ~replaced
             )
         )
 
@@ -537,41 +433,8 @@ class SqlOutbox:
         self, outbox: str, *, after: str = "", limit: int = 100, device: str = ""
     ) -> list[DeviceStatus]:
         return await self._read(
-            partial(self._devices, outbox=outbox, after=after, limit=limit, device=device)
+            partial(read_statuses, sound=self._sound, outbox=outbox, after=after, limit=limit, device=device)
         )
-
-    def _devices(
-        self, connection: Connection, outbox: str, after: str, limit: int, device: str
-    ) -> list[DeviceStatus]:
-        h, d = tables.head.c, tables.device.c
-        listed = connection.execute(_scheduled(outbox, after, limit, device))
-        scheduled = {row[0]: row[1] for row in self._sound.only("device", listed, (TEXT,))}
-        names = [*scheduled]
-        heads = connection.execute(
-            select(h.device, h.lane, h.shard, h.phase)
-            .where(h.outbox == outbox, h.device.in_(names))
-            .order_by(h.lane)
-        )
-        phases: dict[str, list[HeadPhase]] = {}
-        for name, _, _, phase in self._sound.only("head", heads, HEAD_KINDS[:4], has_phase):
-            phases.setdefault(name, []).append(PHASES[phase])
-        known = connection.execute(
-            select(d.device, d.seen_at, d.away).where(d.outbox == outbox, d.device.in_(names))
-        ).all()
-        seen = {name: (at, away) for name, at, away in self._seen(known)}
-        p = tables.pause.c
-        paused = set(
-            connection.execute(select(p.device).where(p.outbox == outbox, p.device.in_(names))).scalars()
-        )
-        shards = _shards(connection, outbox)
-        statuses = []
-        for name in names:
-            doing = tuple(phases.get(name, ()))
-            waiting = min(WAITING_MAX, scheduled[name] + doing.count(HeadPhase.OUT))
-            seen_at, away = seen.get(name, (None, False))
-            shard = queue.shard_of(name, shards)
-            statuses.append(DeviceStatus(outbox, name, shard, doing, waiting, seen_at, away, name in paused))
-        return statuses
 
     async def rollouts(
         self, outbox: str, *, after: int = 0, limit: int = 100, newest: bool = False
@@ -604,7 +467,7 @@ class SqlOutbox:
             c, kept = tables.command.c, tables.archive.c
             old = (
                 select(c.id)
-                .where(c.outbox == outbox, c.closed_at.is_not(None), c.closed_at < before, _all_told())
+                .where(c.outbox == outbox, c.closed_at.is_not(None), c.closed_at < before, fully_reported())
                 .order_by(c.closed_at)
                 .limit(limit)
                 .with_for_update(skip_locked=True, of=tables.command)
@@ -679,102 +542,6 @@ class SqlOutbox:
                     f" ({str(error.orig).strip()}): {MAKE}; and let this user read them"
                 ) from error
             raise self._named(error) from error
-
-
-class _Lacks(NamedTuple):
-    """The things that a database lacks: ``tables``, ``columns`` of those that stand, as TABLE.COLUMN, and the
-    ``migrations`` by which those that stand are changed."""
-
-    tables: list[str]
-    columns: list[str]
-    migrations: list[int]
-
-    @property
-    def named(self) -> list[str]:
-        """The names of all tables and columns that are missing."""
-        return [*self.tables, *self.columns]
-
-
-def _lacks(connection: Connection) -> _Lacks:
-    inspector = inspect(connection)
-    standing = {*inspector.get_table_names()}
-    columns: list[str] = []
-    migrations = {tables.RENAMING} if tables.ROLLOUT_BEFORE in standing else set[int]()
-    for name, table in tables.metadata.tables.items():
-        added = [column for column in table.c if "migration" in column.info]
-        if name not in standing or not added:
-            continue
-        there = {column["name"] for column in inspector.get_columns(name)}
-        for column in added:
-            if column.name not in there:
-                columns.append(f"{name}.{column.name}")
-                migrations.add(column.info["migration"])
-    absent = [name for name in tables.metadata.tables if name not in standing]
-    return _Lacks(absent, columns, sorted(migrations))
-
-
-def _shards(connection: Connection, outbox: str) -> int:
-    counted = select(func.count()).select_from(tables.shard).where(tables.shard.c.outbox == outbox)
-    return int(connection.execute(counted).scalar_one())
-
-
-def _scheduled(outbox: str, after: str, limit: int, device: str) -> Select[tuple[str, int]]:
-    """Devices in order, each with how many of its commands are scheduled. One statement for all of them: one
-    for each would be thousands for a page that looks for a few among many."""
-    h, d, c = tables.head.c, tables.device.c, tables.command.c
-    named = [
-        select(t.device).where(
-            t.outbox == outbox, t.device > after, *([t.device == device] if device else [])
-        )
-        for t in (h, d)
-    ]
-    both = named[0].union(named[1]).subquery()
-    listed = select(both.c.device).order_by(both.c.device).limit(limit).subquery()
-    # With the lane SQLite takes the index of what is scheduled.
-    waits = text("state = 'scheduled' AND lane >= 0")
-    some = select(c.id).where(c.outbox == outbox, c.device == listed.c.device, waits).limit(WAITING_MAX)
-    counted = select(func.count()).select_from(some.correlate(listed).subquery()).correlate(listed)
-    return select(listed.c.device, counted.scalar_subquery()).order_by(listed.c.device)
-
-
-def _all_told() -> ColumnElement[bool]:
-    """Of a command: nobody has yet to hear of its end."""
-    c, b = tables.command.c, tables.brief.c
-    return c.untold.is_(None) & ~select(b.command).where(b.command == c.id).exists()
-
-
-class TransactionEnded(Exception):
-    """The business has ended the transaction of a turn when it was told of ``command``."""
-
-    def __init__(self, command: int) -> None:
-        super().__init__(command)
-        self.command = command
-
-
-def _told(connection: Connection, closed: Sequence[StoredCommand], on_result: OnResult) -> bool:
-    """Call the business for commands, all or none of them. Raises TransactionEnded if that took the turn
-    along."""
-    each = closed[0]
-    try:
-        with Session(connection, join_transaction_mode="create_savepoint") as session:
-            for each in closed:
-                run_user_code(on_result, session, each)
-                session.flush()
-                if not engines.in_transaction(connection):
-                    raise TransactionEnded(each.id)
-            session.commit()
-    except Exception as error:
-        if connection.invalidated:  # not the business: the connection was lost under it
-            raise Unavailable(
-                f"the connection was lost while on_result ran: {type(error).__name__}"
-            ) from error
-        # Its text and its variables may hold people's data: only what it is, and where.
-        kind, place = kind_and_place(error)
-        log.warning("on_result failed and will be called again", command=each.id, error=kind, at=place)
-        if not engines.in_transaction(connection):
-            raise TransactionEnded(each.id) from error
-        return False
-    return True
 
 
 def _fenced(outbox: str, shard: int, standing: int) -> Fenced:

@@ -1,0 +1,81 @@
+"""The statuses of devices, for operators: a page of them at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, func, select, text
+
+from holdfast.devices.ports.outbox import DeviceStatus
+from holdfast.devices.rules import device_queue as queue
+from holdfast.devices.rules.device_queue import HeadPhase
+from holdfast.devices.services.sqlalchemy import tables
+from holdfast.devices.services.sqlalchemy.rows import HEAD_KINDS, KNOWN_KINDS, PHASES, TEXT, Sound, has_phase
+from holdfast.devices.services.sqlalchemy.schema import count_shards
+
+WAITING_MAX = 1000
+
+
+def read_statuses(
+    connection: Connection, sound: Sound, *, outbox: str, after: str, limit: int, device: str
+) -> list[DeviceStatus]:
+    """Return the statuses of devices in order, after the device ``after``; or of one."""
+    h, d = tables.head.c, tables.device.c
+    listed = connection.execute(_scheduled(outbox, after, limit, device))
+    scheduled = {row[0]: row[1] for row in sound.only("device", listed, (TEXT,))}
+    names = [*scheduled]
+    heads = connection.execute(
+        select(h.device, h.lane, h.shard, h.phase)
+        .where(h.outbox == outbox, h.device.in_(names))
+        .order_by(h.lane)
+    )
+    phases: dict[str, list[HeadPhase]] = {}
+    for name, _, _, phase in sound.only("head", heads, HEAD_KINDS[:4], has_phase):
+        phases.setdefault(name, []).append(PHASES[phase])
+    known = connection.execute(
+        select(d.device, d.seen_at, d.away).where(d.outbox == outbox, d.device.in_(names))
+    ).all()
+    seen = {name: (at, away) for name, at, away in sound_seen(sound, known)}
+    p = tables.pause.c
+    paused = set(
+        connection.execute(select(p.device).where(p.outbox == outbox, p.device.in_(names))).scalars()
+    )
+    shards = count_shards(connection, outbox)
+    statuses = []
+    for name in names:
+        doing = tuple(phases.get(name, ()))
+        waiting = min(WAITING_MAX, scheduled[name] + doing.count(HeadPhase.OUT))
+        seen_at, away = seen.get(name, (None, False))
+        shard = queue.shard_of(name, shards)
+        statuses.append(DeviceStatus(outbox, name, shard, doing, waiting, seen_at, away, name in paused))
+    return statuses
+
+
+def sound_seen(sound: Sound, rows: Sequence[Sequence[Any]]) -> list[tuple[str, float | None, bool]]:
+    """Return rows of device, seen_at and away. One whose time is spoilt was never seen."""
+    timed = {row[0] for row in sound.only("device", rows, KNOWN_KINDS)}
+    return [
+        (device, at if device in timed else None, bool(away))
+        for device, at, away in rows
+        if isinstance(device, str)
+    ]
+
+
+def _scheduled(outbox: str, after: str, limit: int, device: str) -> Select[tuple[str, int]]:
+    """Devices in order, each with how many of its commands are scheduled. One statement for all of them: one
+    for each would be thousands for a page that looks for a few among many."""
+    h, d, c = tables.head.c, tables.device.c, tables.command.c
+    named = [
+        select(t.device).where(
+            t.outbox == outbox, t.device > after, *([t.device == device] if device else [])
+        )
+        for t in (h, d)
+    ]
+    both = named[0].union(named[1]).subquery()
+    listed = select(both.c.device).order_by(both.c.device).limit(limit).subquery()
+    # With the lane SQLite takes the index of what is scheduled.
+    waits = text("state = 'scheduled' AND lane >= 0")
+    some = select(c.id).where(c.outbox == outbox, c.device == listed.c.device, waits).limit(WAITING_MAX)
+    counted = select(func.count()).select_from(some.correlate(listed).subquery()).correlate(listed)
+    return select(listed.c.device, counted.scalar_subquery()).order_by(listed.c.device)
