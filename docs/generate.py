@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import inspect
 import re
 import tempfile
 from collections.abc import Callable, Iterable
@@ -19,7 +20,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from deploy.alerts import ALERTS
+from holdfast import App
 from holdfast.assembly.node import make_node
+from holdfast.common.retry import Backoff
 from holdfast.config import problems
 from holdfast.config.settings import Config
 from holdfast.devices.metrics import OutboxMetrics
@@ -43,6 +46,32 @@ DOCS = Path(__file__).parent
 def settings() -> str:
     """Every setting of a node."""
     return problems.reference()
+
+
+def arguments(declare: Callable[..., Any]) -> str:
+    """The keyword arguments of a method of App, each with its default and what its docstring says."""
+    _, _, listed = (inspect.getdoc(declare) or "").partition("Args:\n")
+    entries = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", listed, flags=re.MULTILINE)
+    meanings = {name: " ".join(text.split()) for name, text in entries}
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
+    for each in inspect.signature(declare).parameters.values():
+        if each.kind is each.KEYWORD_ONLY:
+            meaning = _but_the_default(meanings[each.name]).replace("``", "`")
+            lines.append(f"| `{each.name}` | `{_shown(each.default)}` | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, Backoff):
+        return f"Backoff({default.first_s}, {default.max_s})"
+    if default == dict[str, Any]:
+        return "dict"
+    return f'"{default}"' if isinstance(default, str) else repr(default)
+
+
+def _but_the_default(meaning: str) -> str:
+    """Remove a default that is stated as a value: the table has it in a column of its own."""
+    return re.sub(r" \(default [^:(),;]*\)|(?<=\()default [^:(),;]*, ", "", meaning).removesuffix(".")
 
 
 def mutations() -> str:
@@ -190,6 +219,8 @@ def _table(found: Iterable[Metric]) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "settings": settings,
+    "stream_options": partial(arguments, App.stream),
+    "task_options": partial(arguments, App.task),
     "phases": phases,
     "mutations": mutations,
     "simulated_limits": simulated_limits,

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ast
 import configparser
-import inspect
 import re
 import shlex
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import msgspec
@@ -20,7 +17,6 @@ from cyclopts import App as CommandLine
 from docs import generate
 from holdfast import App, Context, cli
 from holdfast.cluster.stats import MEANINGS, Stats
-from holdfast.common.retry import Backoff
 from holdfast.config import contradictions
 from holdfast.config.settings import Config
 from holdfast.devices import metrics
@@ -76,30 +72,6 @@ def test_every_generated_part_has_its_place() -> None:
 def test_every_phase_of_an_owner_is_told() -> None:
     listed = [code(row[0]) for row in rows(DOCS / "architecture.md", "## The owner of one key")]
     assert listed == [phase.name for phase in OwnerPhase]
-
-
-def test_the_docs_list_every_setting_of_a_stream() -> None:
-    assert_lists_arguments("handlers.md", "## Settings of a stream", App.stream, message="dict")
-
-
-def test_the_docs_list_every_setting_of_a_task() -> None:
-    assert_lists_arguments("tasks.md", "## Settings of a task", App.task, body="dict")
-
-
-def assert_lists_arguments(page: str, heading: str, declare: Callable[..., Any], **types: str) -> None:
-    """The table there has each keyword argument with its default, or what ``types`` says that is."""
-    listed = {code(row[0]): code(row[1]) for row in rows(DOCS / page, heading)}
-    parameters = inspect.signature(declare).parameters.values()
-    defaults = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
-    assert set(listed) == set(defaults)
-    for setting, shown in listed.items():
-        default = defaults[setting]
-        if isinstance(default, Backoff):
-            assert shown == f"Backoff({default.first_s}, {default.max_s})"
-        elif setting in types:
-            assert shown == types[setting]
-        else:
-            assert ast.literal_eval(shown) == default, setting
 
 
 @pytest.mark.slow

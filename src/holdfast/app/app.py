@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from holdfast.app.handles import StreamDecorator, handler_class
 from holdfast.common.message import SeqKind
 from holdfast.common.retry import Backoff
 from holdfast.common.settings import check_setting
 from holdfast.common.target_names import named_targets
 from holdfast.errors import ConfigError
-from holdfast.streams.handler import Context, HandlerClass, StreamHandler
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import BACKOFF as STREAM_BACKOFF
 from holdfast.streams.spec import MAX_JUMP, QUEUE_NUMBER, StreamSpec, names_of
@@ -40,20 +39,7 @@ else:
     B = TypeVar("B")
     M = TypeVar("M")
 
-N = TypeVar("N")
-H = TypeVar("H")
-R = TypeVar("R")
 F = TypeVar("F", bound=Orders)
-
-
-class StreamDecorator(Protocol[N]):
-    """The decorator that ``App.stream`` returns. It takes a handler of messages of type N, and returns it
-    unchanged."""
-
-    @overload
-    def __call__(self, target: HandlerClass[H, N], /) -> type[H]: ...
-    @overload
-    def __call__(self, target: Callable[[N, Context], R], /) -> Callable[[N, Context], R]: ...
 
 
 class App:
@@ -261,50 +247,17 @@ class App:
 
         Raises ConfigError for a setting that is impossible.
         """
+        options = _options(locals())
         if seq_kind is None:
             seq_kind = "absent" if seq is None else "increasing" if seq == QUEUE_NUMBER else "dense"
         if max_jump == "auto":
             max_jump = MAX_JUMP if seq_kind == "dense" else None
+        options |= {"seq_kind": seq_kind, "max_jump": max_jump, "models": names_of(models)}
 
         def declare(target: Any, /) -> Any:
             if name in self.streams:
                 raise ConfigError(f"stream {name!r} is declared twice in app {self.name!r}")
-            spec = StreamSpec(
-                name=name,
-                handler=_handler_class(target),
-                message=message,
-                key=key,
-                seq=seq,
-                run=run,
-                seq_prefix=seq_prefix,
-                body_field=body_field,
-                seq_kind=seq_kind,
-                first_seq=first_seq,
-                start_timeout_s=start_timeout_s,
-                gap_timeout_s=gap_timeout_s,
-                on_gap=on_gap,
-                max_jump=max_jump,
-                restart_after_s=restart_after_s,
-                on_late=on_late,
-                on_failure=on_failure,
-                prefer_latency=prefer_latency,
-                max_tries=max_tries,
-                backoff=backoff,
-                timeout_s=timeout_s,
-                max_starts=max_starts,
-                inbox_limit=inbox_limit,
-                identity_window=identity_window,
-                checkpoint_every=checkpoint_every,
-                checkpoint_after_ms=checkpoint_after_ms,
-                idle_timeout_s=idle_timeout_s,
-                max_pending_effects=max_pending_effects,
-                max_pending_bytes=max_pending_bytes,
-                effect_timeout_s=effect_timeout_s,
-                max_timers=max_timers,
-                models=names_of(models),
-                results_to=results_to,
-                archive=archive,
-            )
+            spec = StreamSpec(name=name, handler=handler_class(target), **options)
             for model in spec.models:
                 if model not in self.models:
                     raise ConfigError(
@@ -368,31 +321,16 @@ class App:
 
         Raises ConfigError for a setting that is impossible.
         """
+        options = _options(locals())
+        for setting in ("topics", "dialect", "patience", "presence", "group_rates"):
+            if options[setting] is None:
+                del options[setting]
         # The product, which apps without outboxes don't wait for.
         from holdfast import devices  # noqa: PLC0415
 
         if name in self.outboxes:
             raise ConfigError(f"outbox {name!r} is declared twice in app {self.name!r}")
-        made = self.outboxes[name] = devices.Outbox(
-            devices.OutboxSpec(
-                name=name,
-                topics=devices.Topics() if topics is None else topics,
-                dialect=devices.JsonDialect() if dialect is None else dialect,
-                patience=devices.Patience() if patience is None else patience,
-                presence=devices.PresenceRules() if presence is None else presence,
-                shards=shards,
-                lanes=lanes,
-                expires_in_s=expires_in_s,
-                max_body=max_body,
-                in_flight_max=in_flight_max,
-                rate=rate,
-                group=group,
-                group_rates=group_rates or {},
-                keep_s=keep_s,
-                archive=archive,
-                briefs=briefs,
-            )
-        )
+        made = self.outboxes[name] = devices.Outbox(devices.OutboxSpec(name=name, **options))
         self.add_target("outbox", name)
         return made
 
@@ -440,7 +378,7 @@ class App:
                 ``timeout_s`` and ``margin_s``. ``"lease"``: for ``lease_s``, extended while the task calls
                 ``job.progress``.
             margin_s: how many seconds longer than ``timeout_s`` the delivery stays hidden (default 10).
-            lease_s: how many seconds one lease lasts (default 30).
+            lease_s: for how many seconds ``"lease"`` hides the delivery at a time (default 30).
             stall_s: how many seconds a task may run without a call of ``job.progress`` before it is ended as
                 by its timeout (default: ``lease_s`` with a ``"lease"``, else no limit).
             memory_mb: how much memory, in MiB, the task's process and its child processes may use together
@@ -460,30 +398,13 @@ class App:
         Raises ConfigError for a setting that is impossible.
         """
 
+        options = _options(locals()) | {"permanent": names_of(permanent)}
+
         def declare(target: Any, /) -> Any:
             if name in self.tasks:
                 raise ConfigError(f"task {name!r} is declared twice in app {self.name!r}")
-            spec = self.tasks[name] = TaskSpec(
-                name=name,
-                handler=target.handler if isinstance(target, TaskType) else target,
-                body=body,
-                timeout_s=timeout_s,
-                tries=tries,
-                backoff=backoff,
-                permanent=names_of(permanent),
-                hold=hold,
-                margin_s=margin_s,
-                lease_s=lease_s,
-                stall_s=stall_s,
-                memory_mb=memory_mb,
-                weight=weight,
-                priority=priority,
-                resumable=resumable,
-                group=group,
-                group_limit=group_limit,
-                group_rate=group_rate,
-                rate=rate,
-            )
+            handler = target.handler if isinstance(target, TaskType) else target
+            spec = self.tasks[name] = TaskSpec(name=name, handler=handler, **options)
             return TaskType(spec, self.name, lambda: self.client)
 
         return declare
@@ -514,6 +435,7 @@ class App:
 
         Raises ConfigError for a setting that is impossible.
         """
+        options = _options(locals())
         # Few apps have periodics, and this import loads cron, time zones, asyncio and protobuf.
         from holdfast.tasks.periodic import DLQ_BACKUP, Periodic  # noqa: PLC0415
 
@@ -522,34 +444,12 @@ class App:
                 raise ConfigError(f"periodic {name!r} is declared twice in app {self.name!r}")
             if name == DLQ_BACKUP:
                 raise ConfigError(f"periodic {name!r}: nodes back up dead letters by that name; take another")
-            self.periodics[name] = Periodic(
-                name=name,
-                cron=cron,
-                orders=orders,
-                zone=zone,
-                missed=missed,
-                window_s=window_s,
-                timeout_s=timeout_s,
-            )
+            self.periodics[name] = Periodic(name=name, orders=orders, **options)
             return orders
 
         return declare
 
 
-def _handler_class(target: Any) -> type[StreamHandler[Any]]:
-    if inspect.isclass(target):
-        if not issubclass(target, StreamHandler):
-            raise ConfigError(f"{target.__name__} must be a subclass of StreamHandler")
-        return target
-    if not callable(target):
-        raise ConfigError(f"{target!r} is neither a StreamHandler class nor a function")
-    function = target
-
-    class Stateless(StreamHandler[Any]):
-        __doc__ = function.__doc__
-
-        def process(self, message: Any, context: Context) -> Any:
-            return function(message, context)
-
-    Stateless.__name__ = Stateless.__qualname__ = function.__name__
-    return Stateless
+def _options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a method of App that are fields of what it declares."""
+    return {name: value for name, value in arguments.items() if name not in ("self", "name")}
