@@ -152,16 +152,6 @@ def test_no_test_touches_a_private_name_of_the_source() -> None:
     assert reaching == [], "speak to public names, or give the object a parameter or an attribute"
 
 
-def names_of_tests() -> list[tuple[str, list[str]]]:
-    """Each test as it is told, with the words of its name; also those of the conformance suites."""
-    of_tests = re.compile(r"^\s*(?:async )?def test_(\w+)\(", re.MULTILINE)
-    return [
-        (f"{name(path)}: test_{words}", words.split("_"))
-        for path in [*TESTS, *SOURCES]
-        for words in of_tests.findall(path.read_text())
-    ]
-
-
 PYTHON = b"#!/usr/bin/env python3"
 OLDEST_LACKS = {
     **dict.fromkeys(("extract", "extractall", "unpack_archive"), "filter"),
@@ -195,16 +185,6 @@ def lacking(path: Path) -> list[str]:
 def test_nothing_is_used_that_the_oldest_promised_python_lacks() -> None:
     code = [path for path in committed() if path.suffix == ".py" or path.read_bytes().startswith(PYTHON)]
     assert [use for path in code for use in lacking(path)] == []
-
-
-RIDDLES = frozenset({"brood", "company", "deaf", "door", "doors", "ear", "ears", "front", "wary"})
-"""Pictures, which the glossary doesn't have: who reads that such a test failed doesn't know what broke."""
-
-
-@pytest.mark.slow
-def test_the_name_of_no_test_is_a_riddle() -> None:
-    riddles = [test for test, words in names_of_tests() if RIDDLES & {*words}]
-    assert riddles == [], "say what broke, in words of docs/glossary.md"
 
 
 @pytest.mark.slow

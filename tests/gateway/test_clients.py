@@ -387,20 +387,12 @@ async def test_a_message_of_a_camera_that_can_t_be_read_takes_no_number(
         assert {taken.place.seq for taken in place.node.taken} == {0, 1}, "on their way at once"
 
 
-async def test_nodes_that_speak_tls_are_reached_by_it(tmp_path: Path, haproxy: HaproxyOptions | None) -> None:
-    cert, key = certificate.make(tmp_path)
-    async with Place(None, haproxy=haproxy, tls=PeerTls(cert, key, cert)).running() as place:
-        for _ in range(3):
-            assert (await place.post())[:2] == (200, RESULT)
-        assert not place.log.events("error")
-
-
-async def test_nodes_whose_certificates_have_one_name_are_reached(
-    tmp_path: Path, haproxy: HaproxyOptions | None
+@pytest.mark.parametrize("names", [(), ("nodes.example",)], ids=["by address", "by one name for all"])
+async def test_nodes_that_speak_tls_are_reached_by_it(
+    tmp_path: Path, haproxy: HaproxyOptions | None, names: tuple[str, ...]
 ) -> None:
-    cert, key = certificate.make(tmp_path, "nodes.example")
-    tls = PeerTls(cert, key, cert, "nodes.example")
-    async with Place(None, haproxy=haproxy, tls=tls).running() as place:
+    cert, key = certificate.make(tmp_path, *names)
+    async with Place(None, haproxy=haproxy, tls=PeerTls(cert, key, cert, *names)).running() as place:
         for _ in range(3):
             assert (await place.post())[:2] == (200, RESULT)
         assert not place.log.events("error")

@@ -129,23 +129,12 @@ def test_what_runs_beside_a_client_s_poison_is_not_blamed(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_where_a_run_starts_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every node that a first message kills would wait again for the lowest."""
-    messages = tuple(PlannedMessage(0.1, "k0", 0, seq, kills=-(seq == 0)) for seq in range(3))
-    outcome = live(monkeypatch, messages=messages, first="lowest")
-    assert outcome.wrong == []
-    assert outcome.virtual_s < 2 * GAP_TIMEOUT_S
-    monkeypatch.setattr(Sequencer, "was_begun", lambda self, head: False)
-    assert live(monkeypatch, messages=messages, first="lowest").virtual_s > 4 * GAP_TIMEOUT_S
-
-
-@pytest.mark.slow
-def test_where_a_run_starts_is_waited_for_once_though_its_first_message_is_too_large(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("first", [{"kills": -1}, {"fill": RESULTS_MAX}], ids=["kills", "is too large"])
+def test_where_a_run_starts_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch, first: dict[str, Any]
 ) -> None:
-    messages = tuple(
-        PlannedMessage(0.1, "k0", 0, seq, fill=RESULTS_MAX if seq == 0 else 0) for seq in range(3)
-    )
+    """Each time that the first message ends an opening, its owner would wait again for the lowest."""
+    messages = tuple(PlannedMessage(0.1, "k0", 0, seq, **({} if seq else first)) for seq in range(3))
     outcome = live(monkeypatch, messages=messages, first="lowest")
     assert outcome.wrong == []
     assert outcome.virtual_s < 2 * GAP_TIMEOUT_S

@@ -176,24 +176,16 @@ async def test_a_deep_backlog_is_reserved_first_where_it_moves_though_another_no
 
 
 @KINDS
-async def test_order_holds_through_a_drain(town: Town, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("dies", [False, True], ids=["drained", "dies"])
+async def test_all_of_a_backlog_is_handled_in_order_after_its_owner_ends(
+    town: Town, settings: dict[str, Any], dies: bool
+) -> None:
     await send(town, *range(DEEP))
     a = await town.start(app_of(**settings))
     await half_done(town, 0.2)
     await town.start(app_of(**settings), "b")
     await town.until(lambda: len(a.host.membership.view) == 2)
-    await a.node.stop()
-    await in_order(town)
-
-
-@KINDS
-async def test_all_of_a_backlog_is_handled_after_its_owner_dies(town: Town, settings: dict[str, Any]) -> None:
-    await send(town, *range(DEEP))
-    a = await town.start(app_of(**settings))
-    await half_done(town, 0.2)
-    await town.start(app_of(**settings), "b")
-    await town.until(lambda: len(a.host.membership.view) == 2)
-    await town.crash(a)
+    await (town.crash(a) if dies else a.node.stop())
     await in_order(town)
 
 

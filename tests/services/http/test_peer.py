@@ -620,16 +620,22 @@ async def test_an_address_of_another_machine_is_a_config_error(make_peer: MakePe
 # --- presence
 
 
-async def test_who_watches_a_peer_hears_when_it_is_gone(make_peer: MakePeer) -> None:
+async def watch(server: HttpPeer, client: HttpPeer) -> asyncio.Task[None]:
+    """Have a client watch a server; returns once it does."""
     asked = asyncio.Event()
 
     async def handler(request: Request) -> Reply:
         asked.set()
         return await agree(request)
 
-    server, client = make_peer(), make_peer()
     watching = asyncio.create_task(client.gone(await server.serve(handler), "m"))
     await asyncio.wait_for(asked.wait(), PATIENCE_S)
+    return watching
+
+
+async def test_who_watches_a_peer_hears_when_it_is_gone(make_peer: MakePeer) -> None:
+    server, client = make_peer(), make_peer()
+    watching = await watch(server, client)
     assert not watching.done()
     await server.close()
     await asyncio.wait_for(watching, PATIENCE_S)
@@ -640,15 +646,7 @@ async def test_presence_of_another_membership_is_over_at_once(make_peer: MakePee
 
 
 async def test_a_node_without_a_version_in_common_is_not_gone(make_peer: MakePeer) -> None:
-    asked = asyncio.Event()
-
-    async def handler(request: Request) -> Reply:
-        asked.set()
-        return await agree(request)
-
-    server, client = make_peer(speaks=Spoken(1, 1)), make_peer(speaks=Spoken(2, 3))
-    watching = asyncio.create_task(client.gone(await server.serve(handler), "m"))
-    await asyncio.wait_for(asked.wait(), PATIENCE_S)
+    watching = await watch(make_peer(speaks=Spoken(1, 1)), make_peer(speaks=Spoken(2, 3)))
     assert not watching.done()
     watching.cancel()
 
@@ -713,30 +711,16 @@ async def test_a_peer_is_not_taken_for_gone_after_a_local_failure(
 
 
 async def test_a_peer_is_not_taken_for_gone_when_the_caller_closes(make_peer: MakePeer) -> None:
-    asked = asyncio.Event()
-
-    async def handler(request: Request) -> Reply:
-        asked.set()
-        return await agree(request)
-
     server, client = make_peer(), make_peer()
-    watching = asyncio.create_task(client.gone(await server.serve(handler), "m"))
-    await asyncio.wait_for(asked.wait(), PATIENCE_S)
+    watching = await watch(server, client)
     await client.close()
     with pytest.raises(Unavailable, match="this peer closed"):
         await asyncio.wait_for(watching, PATIENCE_S)
 
 
 async def test_who_stops_watching_leaves_nothing_behind(make_peer: MakePeer) -> None:
-    asked = asyncio.Event()
-
-    async def handler(request: Request) -> Reply:
-        asked.set()
-        return await agree(request)
-
     server, client = make_peer(), make_peer()
-    watching = asyncio.create_task(client.gone(await server.serve(handler), "m"))
-    await asyncio.wait_for(asked.wait(), PATIENCE_S)
+    watching = await watch(server, client)
     watching.cancel()
     await client.close()
     # Prompt, though the reader of the presence never said goodbye.

@@ -45,24 +45,16 @@ def test_numbers_are_without_gaps_or_doubles() -> None:
     assert list(range(1, len(NUMBERS) + 1)) == NUMBERS
 
 
-async def test_of_many_processes_one_makes_the_schema(
-    postgresql_server: PostgresqlServer, make_database: MakeDatabase
-) -> None:
-    databases = [make_database(postgresql_server.url) for _ in range(8)]
-    registries = [PostgresRegistry(database, SystemClock()) for database in databases]
-    assert await asyncio.gather(*(registry.get("a") for registry in registries)) == [None] * 8
-    assert applied(postgresql_server) == NUMBERS
-
-
 SERIALIZABLE = "?options=-c%20default_transaction_isolation%3Dserializable"
 
 
-async def test_processes_that_start_together_make_the_schema_whatever_isolation_is_the_default(
-    postgresql_server: PostgresqlServer, make_database: MakeDatabase
+@pytest.mark.parametrize("isolation", ["", SERIALIZABLE])
+async def test_of_many_processes_one_makes_the_schema(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase, isolation: str
 ) -> None:
-    databases = [make_database(postgresql_server.url + SERIALIZABLE) for _ in range(4)]
+    databases = [make_database(postgresql_server.url + isolation) for _ in range(8)]
     registries = [PostgresRegistry(database, SystemClock()) for database in databases]
-    assert await asyncio.gather(*(registry.get("a") for registry in registries)) == [None] * 4
+    assert await asyncio.gather(*(registry.get("a") for registry in registries)) == [None] * 8
     assert applied(postgresql_server) == NUMBERS
 
 
