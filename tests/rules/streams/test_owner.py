@@ -1,5 +1,6 @@
 """The owner of one key, event by event. ``test_protocol.py`` sets several against each other."""
 
+import itertools
 import math
 from typing import Any, ClassVar, TypeVar
 
@@ -1139,12 +1140,6 @@ class TestStandstill:
         bench.owner.move(target, 0)
         assert bench.owner.standstill() == Standstill("moving", text)
 
-    def test_a_head_that_is_about_to_run_waits_for_nothing(self) -> None:
-        bench = Bench().opened()
-        bench.begin(held(0))
-        bench.owner._running = ()
-        assert bench.owner.standstill() is None
-
     @staticmethod
     def kind(bench: Bench) -> str:
         stands = bench.owner.standstill()
@@ -1349,7 +1344,6 @@ class TestTooLarge:
         bench.offer(messages[5])
         bench.owner.refused("too large", 0)
         bench.silent()
-        assert bench.owner._seq.inbox == [message.place for message in messages]
         bench.tick()
         assert [message.place.id for message in bench.only(Run).messages] == list("cbafed")
 
@@ -1488,9 +1482,15 @@ class TestPoison:
     @pytest.mark.parametrize("known", [held(7, receives=2), asked(7)])
     def test_without_an_order_what_may_have_been_delivered_before_runs_alone(self, known: Held) -> None:
         bench = Bench(order={"kind": "absent"}).opened(started=Started("0:m", 1))
-        bench.owner._cautious = 0  # as after many others
-        bench.offer(held(5))
-        assert not bench.only(Start).alone
+        for number in itertools.count(100):
+            bench.offer(held(number))
+            if not bench.only(Start).alone:
+                break  # many were alone
+            bench.owner.started(1, 0)
+            bench.ran()
+            bench.write()
+            bench.committed()
+            bench.out()
         bench.offer(known, held(6))
         bench.owner.started(1, 0)
         bench.only(Run)
