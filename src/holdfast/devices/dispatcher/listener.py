@@ -153,18 +153,17 @@ class Listener:
 
     def _connected(self, shard: ServedShard) -> None:
         self._log_limit(shard.devices.max_payload)
-        shard.connected, shard.away = True, ""
+        is_first = shard.connect()
         self._wake()
         self._on_connection()
         self._pending.still_out += shard.take_lost()
-        if not shard.was_connected:
+        if is_first:
             self._pending.fresh[shard.number] = None
         else:
             shard.sends_from = self._clock.monotonic() + RETURN_S * self._clock.random()
-        shard.was_connected = True
 
     def _disconnected(self, shard: ServedShard, event: Disconnected) -> None:
-        shard.connected, shard.away = False, event.reason
+        shard.disconnect(event.reason)
         self._on_connection()
         self._log.warning(
             "disconnected from the broker", outbox=self._spec.name, shard=shard.number, why=event.reason

@@ -207,7 +207,7 @@ class ServedShards:
 
     async def _end_connection(self, shard: ServedShard) -> None:
         """Send and hear nothing more; what was heard by then is taken in."""
-        shard.connected = False
+        shard.disconnect(shard.away)
         if shard.reading is not None:
             shard.reading.cancel()
         await shard.devices.close()

@@ -34,9 +34,9 @@ class ServedShard:
         epoch: the epoch under which it is open.
         in_doubt: a turn of unknown outcome may still happen under ``epoch``.
         opening: is held while it is opened again: its new epoch stands before it is known here.
-        away: why it isn't connected, once that is known.
+        connected: it has a connection to its broker.
+        away: why it has none, once that is known.
         sends_from: the monotonic time from which it sends.
-        was_connected: it has been connected before.
     """
 
     def __init__(self, number: int, epoch: int, member: str) -> None:
@@ -48,7 +48,7 @@ class ServedShard:
         self.in_doubt = False
         self.opening = asyncio.Lock()
         self.connected = False
-        self.was_connected = False
+        self._was_connected = False
         self.away = ""
         self.sends_from = 0.0
         self._unconfirmed: dict[str, Unconfirmed] = {}
@@ -60,6 +60,18 @@ class ServedShard:
         """Return whether it is connected and its line moves: what is on its way isn't sent again."""
         moves = all(oldest.at >= monotonic - late_s for oldest in islice(self._unconfirmed.values(), 1))
         return self.connected and self.sends_from <= monotonic and moves
+
+    def connect(self) -> bool:
+        """Note that it has a connection; return whether it is the first one."""
+        is_first = not self._was_connected
+        self.connected = self._was_connected = True
+        self.away = ""
+        return is_first
+
+    def disconnect(self, reason: str) -> None:
+        """Note that it has no connection, and why."""
+        self.connected = False
+        self.away = reason
 
     def sent(self, command: str, began_at: float, sending: Sending, span: OpenSpan | None) -> None:
         """Note a try that the broker has to confirm, under the id of its command."""
