@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from holdfast.errors import Fenced
 from holdfast.ports.queue import Outgoing
+from holdfast.rules.tasks.changes import (
+    Answer,
+    BriefSent,
+    CancelTask,
+    MessageSent,
+    QueueTask,
+    ResetTask,
+    TaskChange,
+)
 from holdfast.rules.tasks.task import (
     AttemptBeat,
     CountMember,
@@ -22,62 +31,80 @@ from holdfast.rules.tasks.task import (
 
 
 class TaskStore(Protocol):
-    """The tasks of one app by trace id. Each change is one of the functions of
-    :mod:`holdfast.rules.tasks.task`, applied atomically. Batches are applied in order, each item separately:
-    one that is Fenced doesn't affect others. A store that may have lost its last writes gives an attempt a
-    higher epoch than the rule does, one that was never issued for the task.
+    """The tasks of one app by trace id. A store makes all changes by one method, ``change``, and inherits
+    those that name the change.
 
     Every call may raise Unavailable (nothing happened) or OutcomeUnknown; all may be repeated as they are.
     """
 
+    async def change(self, changes: Sequence[TaskChange]) -> list[Answer]:
+        """Make changes in order, each as :func:`holdfast.rules.tasks.changes.judge` says, and return what
+        stands after each. Each is atomic: one that is Fenced doesn't affect others. A store that may have
+        lost its last writes gives an attempt a higher epoch than the rule does, one that was never issued
+        for the task. One of the ``LOSABLE`` changes may be lost by a crash."""
+
     async def queue(self, tasks: Sequence[Task]) -> list[Task]:
         """Record tasks as sent; returns the record of each. A known task is unchanged."""
+        return cast("list[Task]", await self.change([QueueTask(task) for task in tasks]))
 
     async def delay(self, wishes: Sequence[DelayTask]) -> list[Task]:
         """Record tasks that may begin later, with the messages that are sent later; returns the record of
         each. A known task is unchanged."""
+        return cast("list[Task]", await self.change(wishes))
+
+    async def messages_sent(self, traces: Sequence[str]) -> None:
+        """Record that the messages of these tasks were sent, so that ``due`` returns them no more. Unknown
+        ones are ignored."""
+        await self.change([MessageSent(trace) for trace in traces])
+
+    async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
+        """Begin attempts; returns the new record of each task."""
+        return cast("list[Task]", await self.change(wishes))
+
+    async def beat(self, beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
+        """Extend attempts and record their progress; returns the record of each task (check its ``cancel``),
+        or Fenced if the attempt is over."""
+        return cast("list[Task | Fenced]", await self.change(beats))
+
+    async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
+        """End attempts without an outcome."""
+        return cast("list[Task | Fenced]", await self.change(returns))
+
+    async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
+        """Record outcomes."""
+        return cast("list[Task | Fenced]", await self.change(ends))
+
+    async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
+        """Record batches, and that tasks of them have ended; returns the record of each batch."""
+        return cast("list[Task]", await self.change(wishes))
+
+    async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
+        """Record (trace, epoch) of outcomes whose briefs were sent. Unknown ones are ignored."""
+        await self.change([BriefSent(trace, epoch) for trace, epoch in sent])
+
+    async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
+        """Record which effects of outcomes are still to be handed over. Unknown tasks are ignored."""
+        await self.change(left)
+
+    async def resend_effects(self, wishes: Sequence[ResendEffects]) -> list[Task | None]:
+        """Record effects of ended tasks that are to be handed over again; returns the record of each task,
+        None for one that isn't known."""
+        return cast("list[Task | None]", await self.change(wishes))
+
+    async def cancel(self, trace: str, reason: str) -> Task | None:
+        """Cancel a task; returns its record, or None if it isn't known."""
+        [task] = await self.change([CancelTask(trace, reason)])
+        return cast("Task | None", task)
+
+    async def reset(self, traces: Sequence[str]) -> list[Task | None]:
+        """Queue tasks again with all their tries, except those that run or have succeeded; returns the record
+        of each, None for one that isn't known."""
+        return cast("list[Task | None]", await self.change([ResetTask(trace) for trace in traces]))
 
     async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
         """Return up to ``limit`` tasks whose messages are to be sent within ``ahead_s``, soonest first. A
         store of several parts keeps that order in each. For ``lease_s`` after that none of them is returned
         again."""
-
-    async def messages_sent(self, traces: Sequence[str]) -> None:
-        """Record that the messages of these tasks were sent, so that ``due`` returns them no more. Unknown
-        ones are ignored."""
-
-    async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
-        """Begin attempts; returns the new record of each task."""
-
-    async def beat(self, beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
-        """Extend attempts and record their progress; returns the record of each task (check its ``cancel``),
-        or Fenced if the attempt is over."""
-
-    async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
-        """End attempts without an outcome."""
-
-    async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
-        """Record outcomes."""
-
-    async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
-        """Record batches, and that tasks of them have ended; returns the record of each batch."""
-
-    async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
-        """Record (trace, epoch) of outcomes whose briefs were sent. Unknown ones are ignored."""
-
-    async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
-        """Record which effects of outcomes are still to be handed over. Unknown tasks are ignored."""
-
-    async def resend_effects(self, wishes: Sequence[ResendEffects]) -> list[Task | None]:
-        """Record effects of ended tasks that are to be handed over again; returns the record of each task,
-        None for one that isn't known."""
-
-    async def cancel(self, trace: str, reason: str) -> Task | None:
-        """Cancel a task; returns its record, or None if it isn't known."""
-
-    async def reset(self, traces: Sequence[str]) -> list[Task | None]:
-        """Queue tasks again with all their tries, except those that run or have succeeded; returns the record
-        of each, None for one that isn't known."""
 
     async def get(self, trace: str) -> Task | None:
         """Return the record of a task; None if it isn't known."""

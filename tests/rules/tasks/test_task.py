@@ -44,11 +44,13 @@ def test_a_delayed_task_keeps_its_message_until_it_was_sent() -> None:
     assert (delayed.message, delayed.send_at, delayed.until, delayed.queued_at) == (b"m", 150.0, 150.0, NOW)
     assert rules.delay(ENDED, DelayTask("k", "t", 50.0, b"m"), NOW) is ENDED
     assert not rules.expired(delayed, 1e9)
-    handed_out = rules.hand_out(delayed, 160.0)
+    handed_out = rules.hand_out(delayed, 5.0, 10.0, 145.0)
     assert (handed_out.message, handed_out.send_at) == (b"m", 160.0)
+    with pytest.raises(Fenced):
+        rules.hand_out(handed_out, 5.0, 10.0, 154.0)
     sent = rules.message_sent(handed_out)
     assert (sent.message, sent.send_at) == (b"", 0.0)
-    assert rules.hand_out(sent, 170.0) is sent
+    assert rules.hand_out(sent, 5.0, 10.0, 170.0) is sent
     assert rules.message_sent(sent) is sent
 
 

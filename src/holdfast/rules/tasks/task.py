@@ -219,9 +219,15 @@ def delay(standing: Task | None, wish: DelayTask, now: float) -> Task:
     )
 
 
-def hand_out(standing: Task, until: float) -> Task:
-    """Return the task after its message was handed out to be sent, to nobody else before ``until``."""
-    return msgspec.structs.replace(standing, send_at=until) if standing.message else standing
+def hand_out(standing: Task, ahead_s: float, lease_s: float, now: float) -> Task:
+    """Return the task after its message was handed out to be sent, if that is due within ``ahead_s``. For
+    ``lease_s`` after that nobody else gets it. Raises Fenced if it isn't due: another node may have been
+    quicker."""
+    if not standing.message:
+        return standing
+    if standing.send_at > now + ahead_s:
+        raise Fenced(f"task {standing.trace}: its message isn't to be sent yet", standing.epoch)
+    return msgspec.structs.replace(standing, send_at=now + ahead_s + lease_s)
 
 
 def message_sent(standing: Task) -> Task:

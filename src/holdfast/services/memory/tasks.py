@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,7 +11,20 @@ import msgspec
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing
+from holdfast.ports.tasks import TaskStore
 from holdfast.rules.tasks import task as rules
+from holdfast.rules.tasks.changes import (
+    Answer,
+    BriefSent,
+    CancelTask,
+    HandOutMessage,
+    MessageSent,
+    QueueTask,
+    ResetTask,
+    RestoreTask,
+    TaskChange,
+    judge,
+)
 from holdfast.rules.tasks.task import (
     AttemptBeat,
     CountMember,
@@ -28,6 +40,25 @@ from holdfast.rules.tasks.task import (
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.state import Forgot
 
+CALLS = {
+    QueueTask: "queue",
+    RestoreTask: "restore",
+    DelayTask: "delay",
+    HandOutMessage: "due",
+    MessageSent: "messages_sent",
+    StartAttempt: "start",
+    AttemptBeat: "beat",
+    ReturnAttempt: "give_back",
+    EndAttempt: "end",
+    CountMember: "count",
+    BriefSent: "briefed",
+    EffectsLeft: "handed_over",
+    ResendEffects: "resend_effects",
+    CancelTask: "cancel",
+    ResetTask: "reset",
+}
+"""The port's call that makes each change."""
+
 
 class Changed(msgspec.Struct, frozen=True):
     """An attempt to change a task by the port's ``call``. ``before`` stood; ``after`` stands now, or None: it
@@ -40,7 +71,7 @@ class Changed(msgspec.Struct, frozen=True):
     after: Task | None
 
 
-class MemoryTasks:
+class MemoryTasks(TaskStore):
     """The tasks of one app, for all nodes and producers.
 
     Args:
@@ -64,41 +95,16 @@ class MemoryTasks:
 
     # --- changes
 
-    async def queue(self, tasks: Sequence[Task]) -> list[Task]:
+    async def change(self, changes: Sequence[TaskChange]) -> list[Answer]:
         now = self._clock.wall()
-        return [self._change("queue", t.trace, partial(rules.queue, task=t, now=now)) for t in tasks]
-
-    async def delay(self, wishes: Sequence[DelayTask]) -> list[Task]:
-        now = self._clock.wall()
-        return [self._change("delay", w.trace, partial(rules.delay, wish=w, now=now)) for w in wishes]
+        return [self._change(change, now) for change in changes]
 
     async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
         before = self._clock.wall() + ahead_s
         due = [task for task in self.standing.values() if task.message and task.send_at <= before]
         due.sort(key=lambda task: (task.send_at, task.trace))
-        until = before + lease_s
-        return [self._change("due", t.trace, partial(rules.hand_out, until=until)) for t in due[:limit]]
-
-    async def messages_sent(self, traces: Sequence[str]) -> None:
-        for trace in traces:
-            if trace in self.standing:
-                self._change("messages_sent", trace, rules.message_sent)
-
-    async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
-        now = self._clock.wall()
-        return [self._change("start", w.trace, partial(rules.start, wish=w, now=now)) for w in wishes]
-
-    async def beat(self, beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
-        now = self._clock.wall()
-        return [self._try("beat", b.trace, partial(rules.beat, beat=b, now=now)) for b in beats]
-
-    async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
-        now = self._clock.wall()
-        return [self._try("give_back", r.trace, partial(rules.give_back, wish=r, now=now)) for r in returns]
-
-    async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
-        now = self._clock.wall()
-        return [self._try("end", e.trace, partial(rules.end, end=e, now=now)) for e in ends]
+        answers = await self.change([HandOutMessage(task.trace, ahead_s, lease_s) for task in due[:limit]])
+        return [task for task in answers if isinstance(task, Task)]
 
     async def end_and_brief(
         self, ends: Sequence[EndAttempt], queue: str, brief: Callable[[Task], Outgoing]
@@ -106,54 +112,17 @@ class MemoryTasks:
         answers: list[Task | Fenced] = []
         for end in ends:
             try:  # before the outcome is stored, of which there is none if its brief can't be made
-                ended = rules.end(self.standing.get(end.trace), end, self._clock.wall())
-                message = None if ended.briefed else brief(ended)
+                ended = judge(self.standing.get(end.trace), end, self._clock.wall())
+                message = None if ended is None or ended.briefed else brief(ended)
             except Fenced:
                 message = None
             [answer] = await self.end([end])
             if message is not None and len(message.body) <= self._queues[queue].max_bytes:
                 await self._queues[queue].send([message])
-                answer = self._change("briefed", end.trace, partial(rules.briefed, epoch=end.epoch))
+                await self.briefed([(end.trace, end.epoch)])
+                answer = self.standing[end.trace]
             answers.append(answer)
         return answers
-
-    async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
-        now = self._clock.wall()
-        return [self._change("count", w.trace, partial(rules.count, wish=w, now=now)) for w in wishes]
-
-    async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
-        for trace, epoch in sent:
-            if trace in self.standing:
-                self._change("briefed", trace, partial(rules.briefed, epoch=epoch))
-
-    async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
-        for each in left:
-            if each.trace in self.standing:
-                self._change("handed_over", each.trace, partial(rules.handed_over, left=each))
-
-    async def resend_effects(self, wishes: Sequence[ResendEffects]) -> list[Task | None]:
-        now = self._clock.wall()
-        return [
-            self._change("resend_effects", w.trace, partial(rules.resend_effects, wish=w, now=now))
-            if w.trace in self.standing
-            else None
-            for w in wishes
-        ]
-
-    async def cancel(self, trace: str, reason: str) -> Task | None:
-        if trace not in self.standing:
-            return None
-        now = self._clock.wall()
-        return self._change("cancel", trace, lambda task: rules.cancel(task, reason, now))
-
-    async def reset(self, traces: Sequence[str]) -> list[Task | None]:
-        now = self._clock.wall()
-        return [
-            self._change("reset", trace, lambda task: rules.reset(task, now))
-            if trace in self.standing
-            else None
-            for trace in traces
-        ]
 
     # --- reading
 
@@ -194,8 +163,7 @@ class MemoryTasks:
         return len(expired)
 
     async def restore(self, tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            self._change("restore", task.trace, partial(_restored, task=task))
+        await self.change([RestoreTask(task) for task in tasks])
 
     async def close(self) -> None:
         pass
@@ -215,26 +183,19 @@ class MemoryTasks:
                 self.standing[event.trace] = event.before
         self.history.append(Forgot(now, since))
 
-    def _try(self, call: str, trace: str, rule: Callable[[Task | None], Task]) -> Task | Fenced:
+    def _change(self, change: TaskChange, now: float) -> Answer:
+        before, at = self.standing.get(change.trace), self._clock.monotonic()
+        call = CALLS[type(change)]
         try:
-            return self._change(call, trace, rule)
+            after = judge(before, change, now)
         except Fenced as refusal:
+            self.history.append(Changed(at, call, change.trace, before, None))
             return refusal
-
-    def _change(self, call: str, trace: str, rule: Callable[[Any], Task]) -> Task:
-        before, at = self.standing.get(trace), self._clock.monotonic()
-        try:
-            after = rule(before)
-        except Fenced:
-            self.history.append(Changed(at, call, trace, before, None))
-            raise
+        if after is None:
+            return None
         if after.epoch > (before.epoch if before else 0):
-            epoch = self._issued[trace] = max(after.epoch, self._issued.get(trace, 0) + 1)
+            epoch = self._issued[change.trace] = max(after.epoch, self._issued.get(change.trace, 0) + 1)
             after = msgspec.structs.replace(after, epoch=epoch)
-        self.standing[trace] = after
-        self.history.append(Changed(at, call, trace, before, after))
+        self.standing[change.trace] = after
+        self.history.append(Changed(at, call, change.trace, before, after))
         return after
-
-
-def _restored(standing: Task | None, task: Task) -> Task:
-    return standing or task

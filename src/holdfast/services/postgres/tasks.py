@@ -19,19 +19,10 @@ from holdfast.common.record import reading
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing
+from holdfast.ports.tasks import TaskStore
 from holdfast.rules.tasks import task as rules
-from holdfast.rules.tasks.task import (
-    AttemptBeat,
-    CountMember,
-    DelayTask,
-    EffectsLeft,
-    EndAttempt,
-    ResendEffects,
-    ReturnAttempt,
-    StartAttempt,
-    State,
-    Task,
-)
+from holdfast.rules.tasks.changes import LOSABLE, Answer, HandOutMessage, TaskChange, judge
+from holdfast.rules.tasks.task import EndAttempt, ResendEffects, StartAttempt, State, Task
 from holdfast.services.postgres.arrays import numbers, words
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection, weight_of
@@ -122,21 +113,19 @@ DROP = "DELETE FROM {schema}.tasks WHERE app = %s AND trace = ANY (%b::bytea[])"
 _encode = msgspec.json.encode
 _task = msgspec.json.Decoder(Task)
 
-Answer = Task | Fenced | None
 Answers = list[Answer]
+MakeBrief = Callable[[Task], SentMessage | None]
 Traces = list[bytes]
 Briefs = list[SentMessage]
 
 
 class TaskRequest(NamedTuple):
-    """A request to change a task. ``rule`` returns the new record from the present one (or None), the request
-    and the time. It may return None, or raise Fenced. ``brief`` makes what is sent with an outcome; None:
-    nothing can be."""
+    """A change of a task, and in bytes of which. ``brief`` makes what is sent with an outcome; None: nothing
+    can be."""
 
-    rule: Callable[[Any, Any, float], Task | None]
+    change: TaskChange
     trace: bytes
-    wish: Any = None
-    brief: Callable[[Task], SentMessage | None] | None = None
+    brief: MakeBrief | None = None
 
 
 class ExpiryLook(NamedTuple):
@@ -157,7 +146,7 @@ async def apps_of(database: PostgresDatabase) -> list[str]:
     return await database.lane("state").read(read)
 
 
-class PostgresTasks:
+class PostgresTasks(TaskStore):
     """The tasks of one app in a database."""
 
     def __init__(
@@ -176,33 +165,13 @@ class PostgresTasks:
 
     # --- changes
 
-    async def queue(self, tasks: Sequence[Task]) -> list[Task]:
-        return cast("list[Task]", await self._change([_wish(rules.queue, t) for t in tasks]))
-
-    async def delay(self, wishes: Sequence[DelayTask]) -> list[Task]:
-        return cast("list[Task]", await self._change([_wish(rules.delay, w) for w in wishes]))
+    async def change(self, changes: Sequence[TaskChange]) -> Answers:
+        return await self._change(changes)
 
     async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
         traces = [trace for (trace,) in await self._rows(self._due, (self._app, ahead_s, limit))]
-        changes = [TaskRequest(_hand_out, trace, (ahead_s, lease_s)) for trace in traces]
-        return [task for task in await self._change(changes) if isinstance(task, Task)]
-
-    async def messages_sent(self, traces: Sequence[str]) -> None:
-        await self._change([TaskRequest(_message_sent, trace.encode()) for trace in traces], durable=False)
-
-    async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
-        return cast("list[Task]", await self._change([_wish(rules.start, w) for w in wishes]))
-
-    async def beat(self, beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
-        # A crash that takes back a beat ends the attempt too; a brief is sent again.
-        changes = [_wish(rules.beat, b) for b in beats]
-        return cast("list[Task | Fenced]", await self._change(changes, durable=False))
-
-    async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
-        return cast("list[Task | Fenced]", await self._change([_wish(rules.give_back, r) for r in returns]))
-
-    async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
-        return cast("list[Task | Fenced]", await self._change([_wish(rules.end, e) for e in ends]))
+        answers = await self.change([HandOutMessage(trace.decode(), ahead_s, lease_s) for trace in traces])
+        return [task for task in answers if isinstance(task, Task) and task.message]
 
     async def end_and_brief(
         self, ends: Sequence[EndAttempt], queue: str, brief: Callable[[Task], Outgoing]
@@ -211,32 +180,9 @@ class PostgresTasks:
             message = brief(task)
             return sent_message(queue, message) if len(message.body) <= self._max_message_bytes else None
 
-        changes = [_wish(rules.end, end)._replace(brief=sent) for end in ends]
-        answers = cast("list[Task | Fenced]", await self._change(changes))
+        answers = cast("list[Task | Fenced]", await self._change(ends, sent))
         self._database.bells.ring([topic_of(queue)])
         return answers
-
-    async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
-        return cast("list[Task]", await self._change([_wish(rules.count, w) for w in wishes]))
-
-    async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
-        changes = [TaskRequest(_briefed, trace.encode(), epoch) for trace, epoch in sent]
-        await self._change(changes, durable=False)
-
-    async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
-        await self._change([_wish(_handed_over, each) for each in left], durable=False)
-
-    async def resend_effects(self, wishes: Sequence[ResendEffects]) -> list[Task | None]:
-        changes = [_wish(_resend_effects, w) for w in wishes]
-        return cast("list[Task | None]", await self._change(changes))
-
-    async def cancel(self, trace: str, reason: str) -> Task | None:
-        [task] = await self._change([TaskRequest(_cancel, trace.encode(), reason)])
-        return cast("Task | None", task)
-
-    async def reset(self, traces: Sequence[str]) -> list[Task | None]:
-        changes = [TaskRequest(_reset, trace.encode()) for trace in traces]
-        return cast("list[Task | None]", await self._change(changes))
 
     # --- reading
 
@@ -307,11 +253,13 @@ class PostgresTasks:
 
         return await self._lane.read(read)
 
-    async def _change(self, changes: Sequence[TaskRequest], *, durable: bool = True) -> Answers:
+    async def _change(self, changes: Sequence[TaskChange], brief: MakeBrief | None = None) -> Answers:
         if not changes:
             return []
-        weight = weight_of(len(changes), sum(map(_bytes_of, changes)))
-        return await self._lane.write_many(self._apply, changes, durable=durable, weight=weight)
+        requests = [TaskRequest(change, change.trace.encode(), brief) for change in changes]
+        durable = not all(type(change) in LOSABLE for change in changes)
+        weight = weight_of(len(requests), sum(map(_bytes_of, requests)))
+        return await self._lane.write_many(self._apply, requests, durable=durable, weight=weight)
 
     async def _apply(
         self, connection: Connection, calls: Sequence[Sequence[TaskRequest]]
@@ -367,28 +315,28 @@ class PostgresTasks:
     def _judge(
         self,
         standing: dict[bytes, Task | None],
-        change: TaskRequest,
+        request: TaskRequest,
         now: float,
         briefs: Briefs,
     ) -> Answer:
         """Make one change; what is to be sent with it goes to ``briefs``."""
-        was = standing.get(change.trace)
+        was = standing.get(request.trace)
         try:
-            after = change.rule(was, change.wish, now)
+            after = judge(was, request.change, now)
         except Fenced as refusal:
             return refusal
-        if isinstance(change.wish, StartAttempt | ResendEffects) and after is not None:
+        if isinstance(request.change, StartAttempt | ResendEffects) and after is not None:
             epoch = was.epoch if was else 0
             if after.epoch > epoch:
                 chance = int(self._clock.random() * CHANCE)
                 next_epoch = max(epoch + 1 + chance, int(now * 1e6) + chance % 1024)
                 after = msgspec.structs.replace(after, epoch=next_epoch)
-        if change.brief is not None and after is not None and not after.briefed:
-            brief = change.brief(after)
+        if request.brief is not None and after is not None and not after.briefed:
+            brief = request.brief(after)
             if brief is not None:
                 briefs.append(brief)
                 after = rules.briefed(after, after.epoch)
-        standing[change.trace] = after
+        standing[request.trace] = after
         return after
 
     async def _restore(self, connection: Connection, tasks: Sequence[Task]) -> None:
@@ -414,16 +362,10 @@ class PostgresTasks:
         return ExpiryLook(len(expired), page[-1][:2] if page else after, len(page) == EXPIRE_BATCH)
 
 
-def _wish(rule: Callable[[Any, Any, float], Task | None], wish: Any) -> TaskRequest:
-    return TaskRequest(rule, wish.trace.encode(), wish)
-
-
-def _bytes_of(change: TaskRequest) -> int:
+def _bytes_of(request: TaskRequest) -> int:
     """The size of what a change brings, twice where it may be sent with its outcome too."""
-    if not isinstance(change.wish, msgspec.Struct):
-        return 0
-    size = sum(len(value) for value in msgspec.structs.astuple(change.wish) if isinstance(value, bytes))
-    return size if change.brief is None else 2 * size
+    size = sum(len(value) for value in msgspec.structs.astuple(request.change) if isinstance(value, bytes))
+    return size if request.brief is None else 2 * size
 
 
 def _columns(tasks: Collection[Task]) -> tuple[Any, ...]:
@@ -435,35 +377,3 @@ def _columns(tasks: Collection[Task]) -> tuple[Any, ...]:
         numbers(task.moved_at for task in tasks),
         [_encode(task) for task in tasks],
     )
-
-
-def _briefed(standing: Task | None, epoch: int, now: float) -> Task | None:
-    return standing and rules.briefed(standing, epoch)
-
-
-def _handed_over(standing: Task | None, left: EffectsLeft, now: float) -> Task | None:
-    return standing and rules.handed_over(standing, left)
-
-
-def _resend_effects(standing: Task | None, wish: ResendEffects, now: float) -> Task | None:
-    return standing and rules.resend_effects(standing, wish, now)
-
-
-def _hand_out(standing: Task | None, lease: tuple[float, float], now: float) -> Task:
-    """Hand a task out that is still due: somebody else may have been quicker."""
-    ahead_s, lease_s = lease
-    if standing is None or not standing.message or standing.send_at > now + ahead_s:
-        raise Fenced("its message isn't to be sent", 0)
-    return rules.hand_out(standing, now + ahead_s + lease_s)
-
-
-def _message_sent(standing: Task | None, _: None, now: float) -> Task | None:
-    return standing and rules.message_sent(standing)
-
-
-def _cancel(standing: Task | None, reason: str, now: float) -> Task | None:
-    return standing and rules.cancel(standing, reason, now)
-
-
-def _reset(standing: Task | None, _: None, now: float) -> Task | None:
-    return standing and rules.reset(standing, now)

@@ -10,9 +10,10 @@ restart or fail-over, and these must stay fenced.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -20,6 +21,18 @@ import msgspec
 from holdfast.common.record import reading
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
+from holdfast.ports.tasks import TaskStore
+from holdfast.rules.tasks.changes import (
+    LOSABLE,
+    Answer,
+    BriefSent,
+    CancelTask,
+    MessageSent,
+    QueueTask,
+    ResetTask,
+    RestoreTask,
+    TaskChange,
+)
 from holdfast.rules.tasks.task import (
     EFFECTS_KEEP_S,
     AttemptBeat,
@@ -57,11 +70,10 @@ _COUNTS = ("epoch", "attempts", "pauses")
 _TIMES = ("until", "queued_at", "started_at", "ended_at", "send_at")
 
 Row = Sequence[Word]
-Answer = Task | Fenced | None
 Answers = list[Answer]
 
 
-class RedisTasks:
+class RedisTasks(TaskStore):
     """The tasks of one app in a Redis namespace, in as many shards as the address says.
 
     Times are the server's. Calls raise what those of a ``RedisConnection`` do, and ConfigError if the
@@ -82,13 +94,15 @@ class RedisTasks:
 
     # --- changes
 
-    async def queue(self, tasks: Sequence[Task]) -> list[Task]:
-        rows = [(t.trace, msgspec.json.encode(_fields(t))) for t in tasks]
-        return cast("list[Task]", await self._change("queue", rows))
-
-    async def delay(self, wishes: Sequence[DelayTask]) -> list[Task]:
-        rows = [(w.trace, w.type, _micros(w.delay_s), w.message, w.group) for w in wishes]
-        return cast("list[Task]", await self._change("delay", rows))
+    async def change(self, changes: Sequence[TaskChange]) -> Answers:
+        answers: Answers = []
+        for kind, some in itertools.groupby(changes, type):
+            request, row_of = REQUESTS[kind]
+            rows = [(change.trace, *row_of(change)) for change in some]
+            # What is lost is made again: no replica needs to have it.
+            shards = self._shards if kind in LOSABLE else self._changes
+            answers += await self._request(request, rows, shards)
+        return answers
 
     async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
         async def look(shard: int) -> list[tuple[int, int]]:
@@ -108,61 +122,6 @@ class RedisTasks:
         shares = Counter(shard for _, shard in seen[:limit])
         pages = await answers_of([lease(*share) for share in shares.items()])
         return sorted((task for page in pages for task in page), key=lambda task: (task.send_at, task.trace))
-
-    async def messages_sent(self, traces: Sequence[str]) -> None:
-        await self._change("message_sent", [(trace,) for trace in traces], self._shards)
-
-    async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
-        rows = [
-            (
-                w.trace,
-                w.type,
-                w.member,
-                w.node,
-                w.tries,
-                _micros(w.lease_s),
-                w.group,
-                w.instead_of,
-                w.follow_ups,
-            )
-            for w in wishes
-        ]
-        return cast("list[Task]", await self._change("start", rows))
-
-    async def beat(self, beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
-        rows = [(b.trace, b.epoch, _micros(b.lease_s), _number(b.progress), b.note, b.member) for b in beats]
-        # A beat that is lost ends the attempt, and a brief is sent again: no replica needs to have them.
-        return cast("list[Task | Fenced]", await self._change("beat", rows, self._shards))
-
-    async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
-        rows = [(r.trace, r.epoch, int(r.spent), r.detail, _micros(r.pause_s)) for r in returns]
-        return cast("list[Task | Fenced]", await self._change("give_back", rows))
-
-    async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
-        rows = [(e.trace, e.epoch, e.state.value, e.result, e.detail, e.effects, e.stored) for e in ends]
-        return cast("list[Task | Fenced]", await self._change("end", rows))
-
-    async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
-        rows = [(w.trace, w.size, w.place, int(w.failed), w.follow_ups) for w in wishes]
-        return cast("list[Task]", await self._change("count", rows))
-
-    async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
-        await self._change("briefed", sent, self._shards)
-
-    async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
-        # What a replica doesn't know of is handed over again.
-        await self._change("handed_over", [(e.trace, e.epoch, e.effects) for e in left], self._shards)
-
-    async def resend_effects(self, wishes: Sequence[ResendEffects]) -> list[Task | None]:
-        rows = [(w.trace, w.effects, w.instead_of) for w in wishes]
-        return cast("list[Task | None]", await self._change("resend_effects", rows))
-
-    async def cancel(self, trace: str, reason: str) -> Task | None:
-        [task] = await self._change("cancel", [(trace, reason)])
-        return cast("Task | None", task)
-
-    async def reset(self, traces: Sequence[str]) -> list[Task | None]:
-        return cast("list[Task | None]", await self._change("reset", [(trace,) for trace in traces]))
 
     # --- reading
 
@@ -225,7 +184,7 @@ class RedisTasks:
         return dropped
 
     async def restore(self, tasks: Sequence[Task]) -> None:
-        await self._change("restore", [(t.trace, _micros(t.moved_at), *_record(t)) for t in tasks])
+        await self.change([RestoreTask(task) for task in tasks])
 
     async def close(self) -> None:
         if self._confirmed is not self._connection:
@@ -234,9 +193,8 @@ class RedisTasks:
 
     # --- how it is done
 
-    async def _change(self, request: str, rows: Sequence[Row], by: StateShards | None = None) -> Answers:
+    async def _request(self, request: str, rows: Sequence[Row], shards: StateShards) -> Answers:
         """Make requests of one kind; what became of each is at its place in the answers."""
-        shards = by or self._changes
         places: dict[int, list[int]] = {}
         for place, (trace, *_) in enumerate(rows):
             places.setdefault(self._shards.of(str(trace)), []).append(place)
@@ -341,3 +299,26 @@ def _micros(seconds: float) -> int:
 
 def _number(value: float) -> str:
     return repr(value) if value else ""
+
+
+def _start_row(c: StartAttempt) -> Row:
+    return c.type, c.member, c.node, c.tries, _micros(c.lease_s), c.group, c.instead_of, c.follow_ups
+
+
+REQUESTS: dict[type, tuple[str, Callable[[Any], Row]]] = {
+    QueueTask: ("queue", lambda c: (msgspec.json.encode(_fields(c.task)),)),
+    RestoreTask: ("restore", lambda c: (_micros(c.task.moved_at), *_record(c.task))),
+    DelayTask: ("delay", lambda c: (c.type, _micros(c.delay_s), c.message, c.group)),
+    MessageSent: ("message_sent", lambda c: ()),
+    StartAttempt: ("start", _start_row),
+    AttemptBeat: ("beat", lambda c: (c.epoch, _micros(c.lease_s), _number(c.progress), c.note, c.member)),
+    ReturnAttempt: ("give_back", lambda c: (c.epoch, int(c.spent), c.detail, _micros(c.pause_s))),
+    EndAttempt: ("end", lambda c: (c.epoch, c.state.value, c.result, c.detail, c.effects, c.stored)),
+    CountMember: ("count", lambda c: (c.size, c.place, int(c.failed), c.follow_ups)),
+    BriefSent: ("briefed", lambda c: (c.epoch,)),
+    EffectsLeft: ("handed_over", lambda c: (c.epoch, c.effects)),
+    ResendEffects: ("resend_effects", lambda c: (c.effects, c.instead_of)),
+    CancelTask: ("cancel", lambda c: (c.reason,)),
+    ResetTask: ("reset", lambda c: ()),
+}
+"""The request of the script that makes each change, and its arguments after the trace."""

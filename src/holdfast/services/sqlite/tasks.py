@@ -7,31 +7,20 @@ tasks. Between the two, each change is decided in order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.common.record import reading
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
+from holdfast.ports.tasks import TaskStore
 from holdfast.rules.tasks import task as rules
-from holdfast.rules.tasks.task import (
-    AttemptBeat,
-    CountMember,
-    DelayTask,
-    EffectsLeft,
-    EndAttempt,
-    ResendEffects,
-    ReturnAttempt,
-    StartAttempt,
-    State,
-    Task,
-)
+from holdfast.rules.tasks.changes import LOSABLE, Answer, HandOutMessage, RestoreTask, TaskChange, judge
+from holdfast.rules.tasks.task import State, Task
 from holdfast.services.sqlite.database import Database, Transaction
-
-T = TypeVar("T")
 
 EXPIRE_BATCH = 500
 """Tasks that one transaction looks at to drop them, so that others don't wait for it."""
@@ -75,17 +64,7 @@ _encode = msgspec.json.encode
 _task = msgspec.json.Decoder(Task)
 _tasks = msgspec.json.Decoder(list[Task])
 
-Answer = Task | Fenced | None
 Answers = list[Answer]
-
-
-class TaskChange(NamedTuple):
-    """A request to change a task. ``rule`` returns the new record from the present one (or None), the request
-    and the time. It may return None, or raise Fenced."""
-
-    rule: Callable[[Any, Any, float], Task | None]
-    trace: str
-    wish: Any = None
 
 
 class ExpiryPage(NamedTuple):
@@ -105,7 +84,7 @@ async def apps_of(database: Database) -> list[str]:
     )
 
 
-class SqliteTasks:
+class SqliteTasks(TaskStore):
     """The tasks of one app in a database."""
 
     def __init__(self, database: Database, app: str, clock: Clock) -> None:
@@ -116,63 +95,27 @@ class SqliteTasks:
 
     # --- changes
 
-    async def queue(self, tasks: Sequence[Task]) -> list[Task]:
-        return cast("list[Task]", await self._change([TaskChange(rules.queue, t.trace, t) for t in tasks]))
-
-    async def delay(self, wishes: Sequence[DelayTask]) -> list[Task]:
-        return cast("list[Task]", await self._change([TaskChange(rules.delay, w.trace, w) for w in wishes]))
+    async def change(self, changes: Sequence[TaskChange]) -> Answers:
+        if not changes:
+            return []
+        if self._known_number is None:
+            await self._number()
+        confirmed = not all(type(change) in LOSABLE for change in changes)
+        answers: Answers = await self._database.submit(self._apply, changes, confirmed=confirmed)
+        return answers
 
     async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
-        before = self._clock.wall() + ahead_s
-        traces = [trace for (trace,) in await self._rows(DUE, before, limit)]
-        changes = [TaskChange(_hand_out, trace, (before, before + lease_s)) for trace in traces]
-        answers = await self._change(changes)
-        found = [task for task in answers if isinstance(task, Task)]
-        if gone := set(traces) - {task.trace for task in found if task.message}:
+        traces = [trace for (trace,) in await self._rows(DUE, self._clock.wall() + ahead_s, limit)]
+        answers = await self.change([HandOutMessage(trace, ahead_s, lease_s) for trace in traces])
+        told = list(zip(traces, answers, strict=True))
+        gone = [
+            trace for trace, task in told if task is None or (isinstance(task, Task) and not task.message)
+        ]
+        if gone:
             # Processes of an older version write no message of a task that they cancel.
             rows = [(self._known_number, trace) for trace in gone]
             await self._database.write(lambda transaction: [transaction.execute(SENT, row) for row in rows])
-        return [task for task in found if task.message and task.send_at == before + lease_s]
-
-    async def messages_sent(self, traces: Sequence[str]) -> None:
-        await self._change([TaskChange(_message_sent, trace) for trace in traces], confirmed=False)
-
-    async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
-        return cast("list[Task]", await self._change([TaskChange(rules.start, w.trace, w) for w in wishes]))
-
-    async def beat(self, beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
-        # A power failure that takes back a beat ends the attempt too; a brief is sent again.
-        changes = [TaskChange(rules.beat, b.trace, b) for b in beats]
-        return cast("list[Task | Fenced]", await self._change(changes, confirmed=False))
-
-    async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
-        changes = [TaskChange(rules.give_back, r.trace, r) for r in returns]
-        return cast("list[Task | Fenced]", await self._change(changes))
-
-    async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
-        changes = [TaskChange(rules.end, e.trace, e) for e in ends]
-        return cast("list[Task | Fenced]", await self._change(changes))
-
-    async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
-        return cast("list[Task]", await self._change([TaskChange(rules.count, w.trace, w) for w in wishes]))
-
-    async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
-        await self._change([TaskChange(_briefed, *item) for item in sent], confirmed=False)
-
-    async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
-        await self._change([TaskChange(_handed_over, each.trace, each) for each in left], confirmed=False)
-
-    async def resend_effects(self, wishes: Sequence[ResendEffects]) -> list[Task | None]:
-        changes = [TaskChange(_resend_effects, w.trace, w) for w in wishes]
-        return cast("list[Task | None]", await self._change(changes))
-
-    async def cancel(self, trace: str, reason: str) -> Task | None:
-        [task] = await self._change([TaskChange(_cancel, trace, reason)])
-        return cast("Task | None", task)
-
-    async def reset(self, traces: Sequence[str]) -> list[Task | None]:
-        changes = [TaskChange(_reset, trace) for trace in traces]
-        return cast("list[Task | None]", await self._change(changes))
+        return [task for task in answers if isinstance(task, Task) and task.message]
 
     # --- reading
 
@@ -222,20 +165,12 @@ class SqliteTasks:
         return dropped
 
     async def restore(self, tasks: Sequence[Task]) -> None:
-        await self._change([TaskChange(_restore, task.trace, task) for task in tasks])
+        await self.change([RestoreTask(task) for task in tasks])
 
     async def close(self) -> None:
         pass
 
     # --- how it is done
-
-    async def _change(self, changes: Sequence[TaskChange], *, confirmed: bool = True) -> Answers:
-        if not changes:
-            return []
-        if self._known_number is None:
-            await self._number()
-        answers: Answers = await self._database.submit(self._apply, changes, confirmed=confirmed)
-        return answers
 
     def _apply(self, transaction: Transaction, calls: Sequence[Sequence[TaskChange]]) -> Sequence[Answers]:
         """Judge the changes of all calls that came together, in order."""
@@ -290,7 +225,7 @@ def _standing(transaction: Transaction, number: int | None, traces: Iterable[str
 
 def _judge(standing: dict[str, Task | None], change: TaskChange, now: float) -> Answer:
     try:
-        after = change.rule(standing.get(change.trace), change.wish, now)
+        after = judge(standing.get(change.trace), change, now)
     except Fenced as refusal:
         return refusal
     standing[change.trace] = after
@@ -316,38 +251,3 @@ def _expire(transaction: Transaction, number: int, before: float, after: int) ->
         _count(transaction, number, counts)
     more = len(page) == EXPIRE_BATCH and page[-1][2] < before
     return ExpiryPage(len(expired), page[-1][0] if more else after, more)
-
-
-def _briefed(standing: Task | None, epoch: int, now: float) -> Task | None:
-    return standing and rules.briefed(standing, epoch)
-
-
-def _handed_over(standing: Task | None, left: EffectsLeft, now: float) -> Task | None:
-    return standing and rules.handed_over(standing, left)
-
-
-def _resend_effects(standing: Task | None, wish: ResendEffects, now: float) -> Task | None:
-    return standing and rules.resend_effects(standing, wish, now)
-
-
-def _restore(standing: Task | None, task: Task, now: float) -> Task:
-    return standing or task
-
-
-def _hand_out(standing: Task | None, lease: tuple[float, float], now: float) -> Task | None:
-    """Hand a task out that is still due: somebody else may have been quicker."""
-    before, until = lease
-    due = standing is not None and standing.send_at <= before
-    return rules.hand_out(standing, until) if standing is not None and due else standing
-
-
-def _message_sent(standing: Task | None, _: None, now: float) -> Task | None:
-    return standing and rules.message_sent(standing)
-
-
-def _cancel(standing: Task | None, reason: str, now: float) -> Task | None:
-    return standing and rules.cancel(standing, reason, now)
-
-
-def _reset(standing: Task | None, _: None, now: float) -> Task | None:
-    return standing and rules.reset(standing, now)
