@@ -80,9 +80,9 @@ STATE_CASES = [
 ]
 
 TASKS_CASES = [
-    ("_guard", any_checkpoint, TASKS.test_a_lapsed_attempt_is_taken_over_and_fenced),
-    ("_guard", any_checkpoint, TASKS.test_of_several_ends_the_first_counts),
-    ("_guard", any_checkpoint, TASKS.test_batches_go_in_order_and_one_refusal_harms_no_other),
+    ("current_attempt", any_checkpoint, TASKS.test_a_lapsed_attempt_is_taken_over_and_fenced),
+    ("current_attempt", any_checkpoint, TASKS.test_of_several_ends_the_first_counts),
+    ("current_attempt", any_checkpoint, TASKS.test_batches_go_in_order_and_one_refusal_harms_no_other),
     ("expired", always, TASKS.test_expiry_drops_old_tasks_that_do_not_run),
     ("ENDED", frozenset(), TASKS.test_asking_again_gets_the_same_answer),
 ]
