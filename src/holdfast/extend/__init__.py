@@ -1,8 +1,8 @@
 """The public API for packages that extend Holdfast: services for URL schemes, commands, and whole products.
 
 This module has what a service needs: the ports, the records in their signatures, and :class:`Service`, whose
-subclasses open the ports. ``ledger`` and ``task_rules`` are the rules by which state stores and task stores
-change what they keep. The other modules are
+subclasses open the ports. ``ledger``, ``task_rules`` and ``task_changes`` are the rules by which state stores
+and task stores change what they keep. The other modules are
 
 * :mod:`holdfast.extend.tools`: declared settings, pauses, rates, JSON, redaction; no I/O;
 * :mod:`holdfast.extend.commands`: what the commands of ``holdfast`` have in common;
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from holdfast.ports.tasks import BriefingTasks, TaskStore, TransferableTasks
     from holdfast.rules.streams import ledger
     from holdfast.rules.streams.ledger import Checkpoint, Commit, Result
+    from holdfast.rules.tasks import changes as task_changes
     from holdfast.rules.tasks import task as task_rules
     from holdfast.rules.tasks.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, Task
     from holdfast.rules.tasks.task import State as TaskState
@@ -135,6 +136,7 @@ else:  # A service that offers a queue needs no state store.
             "make_folder": "holdfast.system.files",
             "quick_switches": "holdfast.system.interpreter",
             "sync_names": "holdfast.system.files",
+            "task_changes": "holdfast.rules.tasks.changes:",
             "task_rules": "holdfast.rules.tasks.task:",
         },
     )
@@ -209,5 +211,6 @@ __all__ = [
     "quick_switches",
     "schemes",
     "sync_names",
+    "task_changes",
     "task_rules",
 ]

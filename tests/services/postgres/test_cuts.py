@@ -13,6 +13,7 @@ from holdfast.ports.queue import DeadLetter, Outgoing, PutBack, WaitingMessage
 from holdfast.ports.registry import Document, Registry
 from holdfast.ports.state import Logged
 from holdfast.rules.streams.ledger import Checkpoint, Result
+from holdfast.rules.tasks.changes import CancelTask, QueueTask
 from holdfast.rules.tasks.task import (
     AttemptBeat,
     CountMember,
@@ -330,6 +331,7 @@ def brief(task: Task) -> Outgoing:
 
 
 TASKS: dict[str, Callable[[PostgresTasks, Tasks], Awaitable[object]]] = {
+    "change": lambda store, _: store.change([QueueTask(Task("new", "t")), CancelTask("queued", "why")]),
     "queue": lambda store, _: store.queue([Task("new", "t"), Task("other", "t")]),
     "delay": lambda store, _: store.delay([DelayTask("new", "t", LONG_S, b"m")]),
     "due": lambda store, _: store.due(LONG_S, 10, LONG_S),
