@@ -12,7 +12,7 @@ from holdfast.common.acts import Acts, Effect, effect_id
 from holdfast.common.effects import Effects
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import TIMER_RUN, Place
-from holdfast.common.protocol import Done, Nudge
+from holdfast.common.protocol import Done, Nudge, Reply, Request
 from holdfast.ports.coordinator import Load
 from holdfast.ports.state import StateStore
 from holdfast.ports.target import OutgoingEffect, Target
@@ -22,16 +22,16 @@ from holdfast.rules.streams.owner import BatchEntry, Owner, OwnerPhase
 from holdfast.rules.streams.sequencer import ALWAYS, Sequencer, Wait
 from holdfast.rules.streams.timers import Timers
 from holdfast.streams import operations
+from holdfast.streams.custody import Custody
+from holdfast.streams.intake import Intake
 from holdfast.streams.queries import Queries
 from holdfast.streams.recorder import ActRecorder
-from holdfast.streams.router import Router
-from holdfast.streams.work import StreamWork
 from holdfast.streams.worker import StreamContext, StreamWorker
 from simulator.acting import PINGS, PONGS, ActingWorld
-from simulator.stage import SimNode
+from simulator.stage import SimNode, SimPeer
 
 _compose, _revert, _add = Owner._compose, Owner._revert, Effects._add
-_committed, _plan_run = Queries._committed, Owner._plan_run
+_committed, _plan_run = Queries.committed, Owner._plan_run
 _hand_over, _due_next, _marked = Effects.hand_over, Owner._due_next, Owner._is_marked
 _due, _pending = Timers.due, ledger._pending
 _plan_release, _reset = Owner._plan_release, operations.reset
@@ -125,19 +125,17 @@ def due_late(self: Owner, added: Any, now: float) -> float:
     return due + 1e6 if due else 0.0
 
 
-async def trust_claims(self: Router, stream: str, key: str) -> bool:
-    """A living claim is taken for an owner."""
-    claim = await self._claim(stream, key)
-    if (
-        claim is not None
-        and claim.member == self._host.membership.id
-        and self.owners.adopt(stream, key, claim)
-    ):
-        self.owners.nudge(key)
-    return True
+_call = SimPeer.call
 
 
-async def nudge_only(self: StreamWork, request: Nudge) -> Done:
+async def trust_claims(self: SimPeer, address: str, request: Request, timeout_s: float) -> Reply:
+    """A living claim is taken for an owner: no node is asked to look after its streams."""
+    if isinstance(request, Nudge):
+        return Done()
+    return await _call(self, address, request, timeout_s)
+
+
+async def nudge_only(self: Intake, request: Nudge) -> Done:
     """A nudge doesn't adopt a key whose claim is this node's own."""
     return Done(self.owners.nudge(request.key))
 
@@ -205,9 +203,9 @@ def stay_pending(self: Owner, now: float) -> None:
         _plan_release(self, now)
 
 
-def all_in_custody(self: Router) -> int:
+def all_in_custody(self: Custody) -> int:
     """Those that their owners hold back count too."""
-    return self.custody
+    return len(self)
 
 
 def patience_in_silence(
@@ -231,7 +229,7 @@ def takes_any(self: Load, stream: str, acts: bool, state_version: int) -> bool:
 
 async def query_owner(self: Queries, key: str) -> Checkpoint:
     """A query sees what the owner has computed, committed or not."""
-    checkpoint, entry = await _committed(self, key), self._owners.get(key)
+    checkpoint, entry = await _committed(self, key), self.owners.get(key)
     if entry is None or entry.owner.state is None:
         return checkpoint
     return msgspec.structs.replace(checkpoint, state=entry.owner.state)

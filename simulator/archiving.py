@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.cluster.keeper import Keeper, Settlement
+from holdfast.cluster.keeper import Settlement
 from holdfast.errors import InvalidMessage
 from holdfast.ports.objects import Objects
 from holdfast.services.memory.objects import MemoryObjects
@@ -144,11 +145,14 @@ async def _read(world: ArchivingWorld) -> dict[str, list[str]]:
 _write = Archiver.write
 
 
-async def settle_first(self: Keeper, taken: list[Settlement]) -> None:
-    """Messages are archived once they are deleted."""
-    await self._let_go(taken)
-    if self._archive is not None:
-        await self._archive.write(taken)
+_writing: set[asyncio.Task[None]] = set()
+
+
+async def settle_first(self: Archiver, settlements: Sequence[Settlement]) -> None:
+    """Messages are deleted while they are being archived."""
+    writing = asyncio.ensure_future(_write(self, settlements))
+    _writing.add(writing)
+    writing.add_done_callback(_writing.discard)
 
 
 async def write_none_again(self: Archiver, settlements: Sequence[Settlement]) -> None:

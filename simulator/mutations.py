@@ -25,7 +25,7 @@ from holdfast.common.message import Life
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Outgoing
-from holdfast.rules.streams import commands, ledger
+from holdfast.rules.streams import ledger
 from holdfast.rules.streams.backlog import Backlog
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.rules.streams.owner import BatchEntry, Owner
@@ -34,13 +34,15 @@ from holdfast.rules.streams.timers import Timers
 from holdfast.rules.tasks import task
 from holdfast.rules.tasks.task import CountMember, EndAttempt, StartAttempt, Task
 from holdfast.services.memory.coordinator import MemoryCoordinator
+from holdfast.services.memory.state import MemoryState
 from holdfast.streams import operations
 from holdfast.streams.archiver import Archiver
-from holdfast.streams.owners import Owned, Owners
+from holdfast.streams.custody import Custody, PendingForward
+from holdfast.streams.intake import Intake
+from holdfast.streams.owned import Owned
+from holdfast.streams.owners import Owners
+from holdfast.streams.performers.opening import Opener
 from holdfast.streams.queries import Queries
-from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
-from holdfast.streams.router import Custody, Router
-from holdfast.streams.work import StreamWork
 from holdfast.streams.worker import StreamContext
 from holdfast.tasks import follow_ups
 from holdfast.tasks.completer import Completer
@@ -54,6 +56,8 @@ from holdfast.tasks.worker import AttemptJob
 from simulator import acting_mutations as acting
 from simulator import archiving, device_mutations
 from simulator.acting import ActingWorld
+from simulator.faults import ServiceLine
+from simulator.stage import SimPeer
 
 
 class Mutation(msgspec.Struct, frozen=True):
@@ -118,8 +122,8 @@ def _acknowledge_again(self: Owner, standing: Held, again: Held) -> None:
     self._settle((), (_as_committed(again),))
 
 
-def _let_go(self: Router, item: Custody, *, held_back: bool) -> None:
-    self._custody.pop(item.number, None)
+def _let_go(self: Custody, item: PendingForward, *, held_back: bool) -> None:
+    self.end(item.number)
 
 
 def _keep_no_more(self: Sequencer, composed: Any) -> list[Any]:
@@ -128,28 +132,27 @@ def _keep_no_more(self: Sequencer, composed: Any) -> list[Any]:
     return []
 
 
-async def _believe_unknown(self: Owners, entry: Owned, generation: int, command: commands.Write) -> None:
+_carry = ServiceLine.carry
+
+
+async def _believe_unknown(self: ServiceLine, service: str, name: str, call: Any) -> Any:
     try:
-        await self._state.commit(command.commit)
+        return await _carry(self, service, name, call)
     except OutcomeUnknown:
-        pass  # it will have worked
-    except HoldfastError:
-        self._answer(entry, generation, entry.owner.fenced)
-        return
-    self._answer(entry, generation, entry.owner.committed)
+        if (service, name) != ("state", "commit"):
+            raise
+        return None  # it will have worked
 
 
-def _blame_the_message(self: Owners, entry: Owned, generation: int, obstacle: str, handled: int = 0) -> None:
-    owner = entry.owner
-    self._answer(
-        entry,
-        generation,
-        lambda now: owner.load_failed(obstacle, "", now) if owner._running else owner.models_loaded(now),
-    )
+def _blame_the_message(self: Owner, obstacle: str, now: float, handled: int = 0) -> None:
+    if self.running:
+        self.load_failed(obstacle, "", now)
+    else:
+        self.models_loaded(now)
 
 
-async def _forget_results(self: Requests, key: str, waiting: PendingRequest) -> RequestAnswer:
-    return RequestAnswer(waiting.held.result if waiting.held else None, 0)
+async def _forget_results(self: MemoryState, key: str, name: str) -> None:
+    return None
 
 
 async def _hold_on(self: Keeper, holding: Any, now: float) -> None:
@@ -164,9 +167,9 @@ _started = Owner.started
 
 
 async def _quiet_by_the_host(
-    self: Owners, entry: Owned, generation: int, standing: Checkpoint, recalled: bool
+    self: Opener, entry: Owned, generation: int, standing: Checkpoint, recalled: bool
 ) -> float:
-    return max(0.0, self._clock.wall() - standing.at)
+    return max(0.0, self.clock.wall() - standing.at)
 
 
 def _suspect_by_receives(self: Owner, held: Held) -> bool:
@@ -328,7 +331,9 @@ RULES: dict[str, Mutation] = {
         "a commit is the next one", ledger, "_guard_number", lambda standing, commit: None
     ),
     "open-expects": Mutation("an open applies only at the epoch it expects", ledger, "open_", _open_always),
-    "repeat-unknown": Mutation("a commit of unknown outcome is repeated", Owners, "_write", _believe_unknown),
+    "repeat-unknown": Mutation(
+        "a commit of unknown outcome is repeated", ServiceLine, "carry", _believe_unknown
+    ),
     "delete-after-commit": Mutation(
         "nothing is deleted before its commit is answered", Owner, "_append", _settle_at_once
     ),
@@ -342,7 +347,7 @@ RULES: dict[str, Mutation] = {
         "a second delivery of a waiting message waits with it", Owner, "_merge", _acknowledge_again
     ),
     "sender-custody": Mutation(
-        "the sender keeps what it forwarded until the commit is reported", Router, "_accept", _let_go
+        "the sender keeps what it forwarded until the commit is reported", Custody, "accepted", _let_go
     ),
     "conditional-release": Mutation(
         "a release names the claim that it ends", MemoryCoordinator, "_may_release", lambda self, claim: True
@@ -354,7 +359,7 @@ RULES: dict[str, Mutation] = {
         lambda self, claim: True,
     ),
     "model-fault": Mutation(
-        "a model that does not load costs no message a try", Owners, "_obstructed", _blame_the_message
+        "a model that does not load costs no message a try", Owner, "models_failed", _blame_the_message
     ),
     "jump-limit": Mutation("a seq far ahead is a mistake", Sequencer, "is_far", lambda self, place: False),
     "restart": Mutation(
@@ -365,8 +370,8 @@ RULES: dict[str, Mutation] = {
     ),
     "restart-clock": Mutation(
         "how long a stream was quiet tells the clock that dated its last commit",
-        Owners,
-        "_quiet_s",
+        Opener,
+        "quiet_s",
         _quiet_by_the_host,
     ),
     "gap-timer": Mutation("a missing message is waited for", Sequencer, "_patience", lambda *_: None),
@@ -402,9 +407,9 @@ RULES: dict[str, Mutation] = {
         "_follows_on",
         lambda *_: True,
     ),
-    "reissue": Mutation("a message is sent again before its queue shows it", Keeper, "_reissue", _hold_on),
+    "reissue": Mutation("a message is sent again before its queue shows it", Keeper, "reissue", _hold_on),
     "stored-result": Mutation(
-        "a request that comes again gets the stored result", Requests, "_answer", _forget_results
+        "a request that comes again gets the stored result", MemoryState, "result", _forget_results
     ),
     "claim-changed": Mutation(
         "an owner looks into it when its claim is gone", Owners, "claim_changed", lambda self, claim: None
@@ -547,7 +552,10 @@ RULES: dict[str, Mutation] = {
         "an effect is handed over after its commit is answered", Owner, "_compose", acting.hand_over_at_once
     ),
     "effect-unknown": _acting(
-        "a commit of unknown outcome is repeated, and hands nothing over", Owners, "_write", _believe_unknown
+        "a commit of unknown outcome is repeated, and hands nothing over",
+        ServiceLine,
+        "carry",
+        _believe_unknown,
     ),
     "effect-refused-commit": _acting(
         "a refused commit takes its effects with it", Owner, "_revert", acting.keep_reverted
@@ -579,16 +587,16 @@ RULES: dict[str, Mutation] = {
     ),
     "effect-drop": _acting("a commit drops what it names", ledger, "_pending", acting.drop_all),
     "archive-first": _archive(
-        "a message is in the archive before it is deleted", Keeper, "_settle", archiving.settle_first
+        "a message is in the archive before it is deleted", Archiver, "write", archiving.settle_first
     ),
     "archive-again": _archive(
         "a message that comes again is archived again", Archiver, "write", archiving.write_none_again
     ),
     "due-written": _acting("a commit says when its key is due", Owner, "_due_next", acting.never_due),
     "due-in-time": _acting("a key isn't due too late", Owner, "_due_next", acting.due_late),
-    "due-claims": _acting("a living claim isn't proof of service", Router, "nudge", acting.trust_claims),
+    "due-claims": _acting("a living claim isn't proof of service", SimPeer, "call", acting.trust_claims),
     "due-adopts": _acting(
-        "a nudge adopts a key whose claim is the node's own", StreamWork, "_nudge", acting.nudge_only
+        "a nudge adopts a key whose claim is the node's own", Intake, "nudge", acting.nudge_only
     ),
     "timer-counted": _acting("a timer that begins is counted", Owner, "_is_marked", acting.uncounted_timer),
     "timer-mark": _acting("no message answers for a timer", Owner, "_is_marked", acting.any_mark),
@@ -623,7 +631,7 @@ RULES: dict[str, Mutation] = {
     ),
     "effect-custody": _upkeep(
         "messages that wait for targets at one node don't stop the pump of another",
-        Router,
+        Custody,
         "kept",
         property(acting.all_in_custody),
     ),
@@ -639,12 +647,12 @@ RULES: dict[str, Mutation] = {
     ),
     "state-readers": _upkeep(
         "a stream whose state is newer than a node's handler goes to a node that reads it",
-        Owners,
-        "_can_be_read",
-        lambda self, entry: False,
+        Load,
+        "tells_it_reads",
+        lambda self, stream, state_version: False,
     ),
     "query-committed": _acting(
-        "a query sees what is committed, and nothing else", Queries, "_committed", acting.query_owner
+        "a query sees what is committed, and nothing else", Queries, "committed", acting.query_owner
     ),
     **{
         name: Mutation(each.says, each.where, each.name, each.instead, each.seeds, "devices")

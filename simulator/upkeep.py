@@ -250,10 +250,13 @@ class UpkeepWorld(ActingWorld):
     def state_of(self, node: SimNode) -> Any:
         return OlderState(self.state) if self._is_older(node) else self.state
 
+    def make_works(self, node: SimNode) -> Any:
+        self._note_parked(node)
+        return super().make_works(node)
+
     def make_older(self, node: SimNode) -> None:
         if not self._is_older(node):
             self._note_given(node)
-            self._note_parked(node)
             return
 
         def load() -> Load:
@@ -265,20 +268,20 @@ class UpkeepWorld(ActingWorld):
 
     def _note_given(self, node: SimNode) -> None:
         """Note when a node gives an older one the claim on a stream of which it knows that it acts."""
-        router = self.works[node].router
-        ask = router._claim
+        placing = self.works[node].router.placing
+        ask = placing.claim
 
         async def claim(stream: str, key: str, acting: Collection[str] = ()) -> Claim | None:
             acts = stream in {*acting, *acting_streams(node.host.membership.view.values())}
-            before = router._given.get(key)
+            before = placing.given.get(key)
             found = await ask(stream, key, acting)
-            given = router._given.get(key)
+            given = placing.given.get(key)
             member = node.host.membership.view.get(given.member) if given is not None else None
             if acts and given is not before and member is not None and member.load.acting is None:
                 self.given_older.append(f"{node.name} gave {key} to {member.name}, which is older")
             return found
 
-        setattr(router, "_claim", claim)  # noqa: B010 - of this one object
+        setattr(placing, "claim", claim)  # noqa: B010 - of this one object
 
     def _note_parked(self, node: SimNode) -> None:
         """Note when a node parks a stream although it knows of one that reads its state."""
@@ -292,8 +295,7 @@ class UpkeepWorld(ActingWorld):
             if readers:
                 self.parked_early.append(f"{node.name} parked {key}, whose state {readers} read")
 
-        owners = self.works[node].owners
-        setattr(owners, "_log", ParkedNoted(owners._log, note))  # noqa: B010 - of this one object
+        node.host.log = ParkedNoted(node.host.log, note)
 
     def _is_older(self, node: SimNode) -> bool:
         return bool(self.older) and node.name.startswith(self.older)

@@ -27,7 +27,7 @@ from holdfast.services.memory.queue import MemoryQueue, Stored
 from holdfast.services.memory.slots import MemorySlot, MemorySlots
 from holdfast.services.memory.state import CommitRecord, MemoryState
 from holdfast.streams.models import ModelSpec
-from holdfast.streams.owners import Owned
+from holdfast.streams.owned import Owned
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.storage import StreamStorage
 from holdfast.streams.work import StreamWork
@@ -336,7 +336,7 @@ class World(Stage):
         others = [other for other in self.nodes.values() if other is not node and not other.clock.gate.dead]
         for entry in self.works[node].owners:
             if others:
-                await self.works[node].move(entry.key, others[0].host.membership.id)
+                await self.works[node].moves.move(entry.key, others[0].host.membership.id)
 
     async def _unclaim(self, fault: Fault, node: SimNode) -> None:
         """Somebody else ends the claims of a node: deletes them, or takes them and releases them later. Soon

@@ -13,8 +13,8 @@ from holdfast.operate.activity import activity
 from holdfast.operate.tasks import look
 from holdfast.ports.coordinator import Member
 from holdfast.ports.peer import Peer
+from holdfast.rules.streams.activity import FIGURES
 from holdfast.rules.tasks.task import StartAttempt
-from holdfast.streams.loads import FIGURES
 from holdfast.tasks.discovery import Directory, NodeEntry, announced
 from holdfast.wiring.services import Services
 

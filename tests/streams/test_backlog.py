@@ -144,7 +144,7 @@ async def test_order_holds_while_the_stream_moves(town: Town, settings: dict[str
     await town.until(lambda: {a.id, b.id} <= a.host.membership.view.keys())
     for share, node, to in ((0.2, a, b), (0.4, b, a), (0.6, a, b)):
         await half_done(town, share)
-        assert await node.work.move(KEY, to.id) == ""
+        assert await node.work.moves.move(KEY, to.id) == ""
         await town.until(partial(to.owns, KEY), 1.0)
     await in_order(town)
     assert given_back(town) == 0
@@ -161,7 +161,7 @@ async def test_a_deep_backlog_goes_on_at_once_on_a_node_of_an_older_version(town
         return Done()
 
     older.host.inquiries.add(Warm, warm)
-    assert await a.work.move(KEY, older.id) == ""
+    assert await a.work.moves.move(KEY, older.id) == ""
     done = len(town.results("k"))
     await town.until(lambda: len(town.results("k")) > done + INBOX, 5.0)
     await in_order(town)
@@ -169,7 +169,7 @@ async def test_a_deep_backlog_goes_on_at_once_on_a_node_of_an_older_version(town
 
 async def test_a_deep_backlog_is_reserved_first_where_it_moves_though_another_node_ended(town: Town) -> None:
     node = await town.start(app_of())
-    assert await node.work.owners.warm("s", KEY, MovedFrom(deep=True)) == ""
+    assert await node.work.seating.warm("s", KEY, MovedFrom(deep=True)) == ""
     node.host.news.left("another")
     assert node.work.owners.adopt("s", KEY, await town.coordinator.claim(KEY, node.id))
     await town.until(lambda: node.queues["s"].called("reserve"), 1.0)
@@ -220,9 +220,9 @@ async def test_a_node_without_room_asks_now_and_then_for_a_missing_message(town:
     await send(town, *range(1, DEEP))
     node = await town.start(app_of(seq="n", first_seq=0))
     await town.until(lambda: node.host.stats.put_back)
-    full, node.work.owners.room = node.work.owners.room, lambda stream: 0
+    full, node.work.backlogs.room = node.work.backlogs.room, lambda stream: 0
     await town.clock.sleep(10.0)
-    node.work.owners.room = full
+    node.work.backlogs.room = full
     await send(town, 0)
     await in_order(town)
 
@@ -391,7 +391,7 @@ async def test_the_wait_for_a_gap_goes_on_where_a_stream_moves(town: Town) -> No
     began_at = town.clock.monotonic()
     for node, to in ((a, b), (b, a)):
         await town.clock.sleep(20.0)
-        assert await node.work.move(KEY, to.id) == ""
+        assert await node.work.moves.move(KEY, to.id) == ""
         await town.until(partial(to.owns, KEY))
     [waits] = b.work.standstills.all() or a.work.standstills.all()
     assert waits.kind == "gap"

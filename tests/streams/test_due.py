@@ -12,7 +12,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.state import StateStore
 from holdfast.streams import due
 from holdfast.streams.due import DueStreams
-from holdfast.streams.router import Router
+from holdfast.streams.placing import Placing
 from tests.cluster.fakes import StandingMembership, make_host
 
 VIRTUAL = True
@@ -36,7 +36,7 @@ class Store:
 
 
 class Nudges:
-    """A router that finds somebody for what is served."""
+    """Places keys, and finds an owner for what is served."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -56,7 +56,7 @@ def nudges(clock: Clock) -> Nudges:
 @pytest.fixture
 async def streams(clock: Clock, tasks: Tasks, nudges: Nudges) -> DueStreams:
     host = make_host(clock, tasks, membership=StandingMembership())
-    return DueStreams(host, cast("StateStore", Store(clock, LOST, SERVED)), cast("Router", nudges))
+    return DueStreams(host, cast("StateStore", Store(clock, LOST, SERVED)), cast("Placing", nudges))
 
 
 async def test_a_node_asks_once_in_five_seconds_at_most_and_misses_no_time(
@@ -64,7 +64,7 @@ async def test_a_node_asks_once_in_five_seconds_at_most_and_misses_no_time(
 ) -> None:
     store = Store(clock)
     host = make_host(clock, tasks, membership=StandingMembership())
-    tasks.spawn(DueStreams(host, cast("StateStore", store), cast("Router", nudges)).run())
+    tasks.spawn(DueStreams(host, cast("StateStore", store), cast("Placing", nudges)).run())
     await clock.sleep(600.0)
     pairs = list(zip(store.calls, store.calls[1:], strict=False))
     assert len(pairs) > 600.0 / 6.5
@@ -97,7 +97,7 @@ async def test_what_is_remembered_of_streams_without_owners_is_bounded(
     nudges.at |= {key: [] for key in keys}
     host = make_host(clock, tasks, membership=StandingMembership())
     store: Any = Store(clock, *keys)
-    streams = DueStreams(host, store, cast("Router", nudges))
+    streams = DueStreams(host, store, cast("Placing", nudges))
     assert await streams.ask() == 5
     store.due_at = {keys[0]: 0.0, keys[-1]: 0.0}
     assert await streams.ask() == 2

@@ -11,8 +11,9 @@ import pytest
 from holdfast import App, Context, StreamHandler
 from holdfast.common.protocol import Busiest, Done, Drain, Explain
 from holdfast.rules.cluster.balance import STREAM_LOAD
+from holdfast.rules.streams.activity import StreamActivity
 from holdfast.services.memory.slots import MemorySlot
-from holdfast.streams.loads import Loads, StreamActivity
+from holdfast.streams.loads import Loads
 from simulator.loop import SimClock
 from tests.streams.town import LIMITS, Town
 

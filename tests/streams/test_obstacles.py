@@ -143,7 +143,7 @@ async def test_a_node_that_can_t_warm_a_stream_says_so_too(town: Town) -> None:
     await town.until_over()
     b = await town.start(app_on(Disk()), "b")
     await town.until(lambda: b.id in a.host.membership.view)
-    assert "no file weights.onnx" in await a.work.move(KEY, b.id)
+    assert "no file weights.onnx" in await a.work.moves.move(KEY, b.id)
     assert b.work.load().lacks == ("s",)
     assert a.owns(KEY)
     await town.send(*numbers(1))
@@ -195,13 +195,13 @@ async def test_a_later_reason_hides_its_secrets_as_the_first_did(town: Town) -> 
     node = await town.start(app)
 
     def told(text: str) -> bool:
-        return text in node.work.owners.obstacles.of("s")
+        return text in node.work.obstacles.of("s")
 
     await town.send(*numbers(0))
     for try_ in ("try 1:", "try 3:"):
         await town.until(functools.partial(told, try_))
-        assert "models.example" in node.work.owners.obstacles.of("s")
-        assert "hunter2" not in node.work.owners.obstacles.of("s")
+        assert "models.example" in node.work.obstacles.of("s")
+        assert "hunter2" not in node.work.obstacles.of("s")
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import msgspec
 import pytest
@@ -23,10 +23,10 @@ from holdfast.errors import (
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.slots import SlotCall
+from holdfast.rules.streams.commands import Command, LoadModels
 from holdfast.rules.streams.ledger import Checkpoint, Commit
 from holdfast.rules.streams.owner import ALONE_OPENINGS
 from holdfast.services.memory.slots import MemorySlot
-from holdfast.streams import owners as module
 from holdfast.streams.operations import pause, resume
 from tests.streams.town import LIMITS, Town, TownNode
 
@@ -142,23 +142,6 @@ async def test_nothing_is_deleted_or_composed_before_a_commit_is_answered(town: 
     await finished(town, 4)
 
 
-async def test_times_of_an_owner_that_count_no_more_are_forgotten(
-    town: Town, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An owner's far time stays behind whenever a nearer one is set. With a day as its idle timeout and one
-    message a second there would be 86,400 of each stream."""
-    monkeypatch.setattr(module, "SPARE_TIMERS", 10)
-    node = await town.start(app_of(idle_timeout_s=86_400.0))
-    await town.send(*numbers(0))
-    await finished(town, 1)
-    owners = node.work.owners
-    [entry] = owners
-    for _ in range(100):
-        owners._ring(entry, town.clock.monotonic())
-    assert len(owners._timers) <= 14
-    assert min(owners._timers) == (entry.owner.wake_at, KEY)
-
-
 async def test_a_store_that_is_down_is_waited_for(town: Town) -> None:
     node = await town.start(app_of())
     for call in ("peek", "open", "start", "commit"):
@@ -181,7 +164,7 @@ async def test_a_service_that_refuses_is_waited_for(town: Town, error: Exception
     node.coordinator.instead["transfer"] = failing(8, error, town.coordinator.transfer)
     other = await town.start(app_of(), "b")
     await town.until(lambda: other.id in node.host.membership.view)
-    assert await node.work.move(KEY, other.id) == ""
+    assert await node.work.moves.move(KEY, other.id) == ""
     await town.until(lambda: not node.owns(KEY))
     assert len(node.coordinator.called("transfer")) == 9
     assert len(node.state.calls) < 60, "no hot loop"
@@ -487,17 +470,17 @@ async def test_a_move_that_the_coordinator_does_not_answer_comes_to_nothing(town
     if other.owns(KEY):
         node, other = other, node
     await fall_silent(town, *nodes)
-    assert await node.work.move(KEY, other.id) == "", "its membership is still alive"
+    assert await node.work.moves.move(KEY, other.id) == "", "its membership is still alive"
     moved = asyncio.ensure_future(node.work.owners.gone(KEY))
     await town.clock.sleep(2 * LIMITS.ttl_s)
     assert moved.done()
     await town.send(*numbers(1))
     await town.until(lambda: len(town.results("k")) == 2, LIMITS.visibility_s)
-    assert "silent" in await node.work.move(KEY, other.id)
+    assert "silent" in await node.work.moves.move(KEY, other.id)
     for one in nodes:
         one.coordinator.instead.clear()
     await town.until(lambda: node.host.membership.alive and other.id in node.host.membership.view)
-    assert await node.work.move(KEY, other.id) == ""
+    assert await node.work.moves.move(KEY, other.id) == ""
     await town.until(lambda: not node.owns(KEY))
     await town.send(*numbers(2))
     await finished(town, 3)
@@ -596,7 +579,7 @@ async def test_a_key_that_goes_ends_no_check_of_claims(town: Town) -> None:
     node.coordinator.instead["claims"] = claims
     node.host.news.missed()
     await failed.wait()
-    node.work.owners._tell_went()  # as for a key that is released just then
+    node.work.owners.wake_waiting()  # as for a key that is released just then
     await town.clock.sleep(1)
     assert not node.owns(KEY)
 
@@ -608,7 +591,7 @@ async def test_a_claim_that_others_made_anew_for_its_owner_is_the_one_that_it_ha
     await finished(town, 1)
     await town.coordinator.transfer(first, node.id)
     await town.clock.sleep(1)
-    assert await node.work.move(KEY, other.id) == ""
+    assert await node.work.moves.move(KEY, other.id) == ""
     await town.until(lambda: not node.owns(KEY))
     claim = await town.coordinator.lookup(KEY)
     assert claim is not None
@@ -630,7 +613,7 @@ async def test_a_stream_that_another_program_takes_and_releases_goes_on(town: To
     await town.send(*numbers(1))
     await town.until(lambda: town.events("given back"))
     assert not node.owns(KEY)
-    assert await node.work.move(KEY, stranger.id) != ""
+    assert await node.work.moves.move(KEY, stranger.id) != ""
     await town.coordinator.release(stolen)
     await finished(town, 2)
     assert node.owns(KEY)
@@ -676,7 +659,7 @@ async def test_a_move_warms_before_it_stops(town: Town) -> None:
         return await town.state.peek(key)
 
     b.state.instead["peek"] = peek
-    assert await a.work.move(KEY, b.id) == ""
+    assert await a.work.moves.move(KEY, b.id) == ""
     await town.until(lambda: not a.owns(KEY))
     assert warmed[0] == (True, False)
     assert Sum.story[0] == "open k 1", "in the seat that it will have"
@@ -685,7 +668,7 @@ async def test_a_move_warms_before_it_stops(town: Town) -> None:
     assert b.owns(KEY)
     assert town.state.standing[KEY].epoch == 2
     assert a.host.stats.moved_out == 1
-    hint = a.work.router.hint(KEY)
+    hint = a.work.router.placing.hint(KEY)
     assert (hint.member, hint.epoch) == (b.id, 2), "whoever still comes here is told"
 
 
@@ -693,7 +676,7 @@ async def test_what_waits_moves_along_and_nothing_is_delivered_twice(town: Town)
     a, b = await two(town)
     await town.send(*numbers(3, 4, 5))  # behind a gap
     await town.until(lambda: sum(entry.owner.waiting for entry in a.work.owners) == 3)
-    assert await a.work.move(KEY, b.id) == ""
+    assert await a.work.moves.move(KEY, b.id) == ""
     await town.until(lambda: b.owns(KEY) and not a.owns(KEY))
     await town.send(*numbers(2))
     await finished(town, 6)
@@ -705,7 +688,7 @@ async def test_a_transfer_whose_answer_was_lost_counts_if_it_took_effect(town: T
     a.coordinator.instead["transfer"] = failing(
         1, OutcomeUnknown("lost"), town.coordinator.transfer, after_effect=True
     )
-    assert await a.work.move(KEY, b.id) == ""
+    assert await a.work.moves.move(KEY, b.id) == ""
     await town.until(lambda: not a.owns(KEY))
     claim = await town.coordinator.lookup(KEY)
     assert claim is not None
@@ -722,7 +705,7 @@ async def test_a_transfer_that_is_refused_ends_the_ownership(town: Town) -> None
         raise ClaimLost("stands no more")
 
     a.coordinator.instead["transfer"] = refuse
-    assert await a.work.move(KEY, b.id) == ""
+    assert await a.work.moves.move(KEY, b.id) == ""
     await town.until(lambda: not a.owns(KEY))
     await town.send(*numbers(2))
     await finished(town, 3)
@@ -742,7 +725,7 @@ async def test_a_move_that_an_operator_s_opening_ends_keeps_nobody_waiting_for_i
     a.state.instead["commit"] = commit
     await town.send(*numbers(2))
     await asked.wait()
-    assert await a.work.move(KEY, b.id) == ""
+    assert await a.work.moves.move(KEY, b.id) == ""
     moved = asyncio.ensure_future(a.work.owners.gone(KEY))
     await town.state.open(KEY, 1, "operator")
     go_on.set()
@@ -761,7 +744,7 @@ async def test_a_target_that_dies_keeps_nobody_from_going_on(town: Town) -> None
         return await town.coordinator.transfer(claim, to)
 
     a.coordinator.instead["transfer"] = die_first
-    assert await a.work.move(KEY, target) == ""
+    assert await a.work.moves.move(KEY, target) == ""
     await town.send(*numbers(2))
     await finished(town, 3)
     assert a.owns(KEY)
@@ -775,7 +758,7 @@ async def test_a_target_that_can_t_warm_is_not_moved_to(town: Town) -> None:
         raise Unavailable("the disk is full; make room")
 
     b.state.instead["peek"] = broken
-    assert await a.work.move(KEY, b.id) == "the state can't be read: the disk is full; make room"
+    assert await a.work.moves.move(KEY, b.id) == "the state can't be read: the disk is full; make room"
     assert a.owns(KEY)
     await town.send(*numbers(2))
     await finished(town, 3)
@@ -792,7 +775,7 @@ async def test_a_target_loads_the_models_before_it_gets_the_stream(town: Town) -
     await town.until(lambda: a.id in b.host.membership.view and b.host.membership.view[a.id].load.models)
     assert b.host.membership.view[a.id].load.is_warm(KEY), "others know it"
     Sum.story.clear()
-    assert await a.work.move(KEY, b.id) == ""
+    assert await a.work.moves.move(KEY, b.id) == ""
     assert a.owns(KEY)
     assert Sum.story == ["load weights", "open k 1"]
     await town.send(*numbers(2))
@@ -802,7 +785,7 @@ async def test_a_target_loads_the_models_before_it_gets_the_stream(town: Town) -
 
 async def test_a_stream_that_never_committed_warms_too(town: Town) -> None:
     b = await town.start(app_of(models="weights"), "b")
-    assert await b.work.owners.warm("s", "s/new") == ""
+    assert await b.work.seating.warm("s", "s/new") == ""
     assert Sum.story == ["load weights", "open new 0"]
 
 
@@ -811,7 +794,7 @@ async def test_a_node_prepares_nothing_for_a_stream_that_it_owns(town: Town) -> 
     await town.send(*numbers(0, 1))
     await finished(town, 2)
     opened = list(Sum.story)
-    assert await a.work.owners.warm("s", KEY) == ""
+    assert await a.work.seating.warm("s", KEY) == ""
     await town.clock.sleep(2 * LIMITS.move_timeout_s + 1)
     assert Sum.story == opened, "its handler stays as it is"
     await town.send(*numbers(2))
@@ -830,23 +813,23 @@ async def test_who_asks_while_a_stream_warms_is_told_how_it_ends(town: Town) -> 
         raise Unavailable("no")
 
     node.state.instead["peek"] = peek
-    both = [asyncio.ensure_future(node.work.owners.warm("s", KEY)) for _ in range(2)]
+    both = [asyncio.ensure_future(node.work.seating.warm("s", KEY)) for _ in range(2)]
     await asked.wait()
     go_on.set()
     assert await asyncio.gather(*both) == ["the state can't be read: no"] * 2
     assert len(node.state.called("peek")) == 1
-    assert sum(seat.streams for seat in node.work.pool._seats) == 0
+    assert sum(seat.streams for seat in node.work.pool.seats) == 0
     del node.state.instead["peek"]
-    assert await node.work.owners.warm("s", KEY) == "", "and may be asked again"
+    assert await node.work.seating.warm("s", KEY) == "", "and may be asked again"
 
 
 async def test_what_was_warmed_in_vain_is_let_go(town: Town) -> None:
     a, b = await two(town)
-    assert await b.work.owners.warm("s", KEY) == ""
-    seats = [seat.streams for seat in b.work.pool._seats]
+    assert await b.work.seating.warm("s", KEY) == ""
+    seats = [seat.streams for seat in b.work.pool.seats]
     assert sum(seats) == 1
     await town.clock.sleep(2 * LIMITS.move_timeout_s + 1)
-    assert sum(seat.streams for seat in b.work.pool._seats) == 0
+    assert sum(seat.streams for seat in b.work.pool.seats) == 0
     assert Sum.story == ["open k 1", "close k 1"]
     assert a.owns(KEY)
 
@@ -855,7 +838,7 @@ async def test_what_was_warmed_for_a_stream_that_came_and_does_not_run_is_let_go
     a, b = await two(town)
     await town.send(*numbers(3))  # behind a gap
     await town.until(lambda: sum(entry.owner.waiting for entry in a.work.owners) == 1)
-    assert await a.work.move(KEY, b.id) == ""
+    assert await a.work.moves.move(KEY, b.id) == ""
     await town.until(lambda: b.owns(KEY) and not a.owns(KEY))
     await town.clock.sleep(2 * LIMITS.move_timeout_s + 1)
     assert Sum.story == ["open k 1", "close k 1", "close k 1"]
@@ -930,7 +913,7 @@ async def test_numbers_that_start_anew_in_a_paused_stream_are_known_wherever_it_
     await town.clock.sleep(5)
     other = await town.start(app, "b")
     await town.until(lambda: other.id in node.host.membership.view)
-    assert await node.work.move(KEY, other.id) == ""
+    assert await node.work.moves.move(KEY, other.id) == ""
     await resume(town.state, town.queue(), KEY)
     other.work.owners.poke(KEY)
     await town.until(lambda: not town.queue().messages, 10)
@@ -1017,7 +1000,7 @@ async def test_an_opening_that_ended_while_it_waited_to_run_alone_keeps_no_other
     """Its stream is opened anew while another's head runs alone, and then waits for the same turn twice."""
     node = await town.start(app_of())
     owners = node.work.owners
-    await owners.quarantine.enter()  # another stream's head runs alone
+    await node.work.quarantine.enter()  # another stream's head runs alone
     for epoch in range(ALONE_OPENINGS):
         await town.state.open(KEY, epoch, "one that died at work")
         await town.state.start(KEY, epoch + 1, Place(0, 0).name)
@@ -1029,9 +1012,9 @@ async def test_an_opening_that_ended_while_it_waited_to_run_alone_keeps_no_other
     await town.state.open(KEY, epoch, "operator")
     owners.poke(KEY)
     await town.until(lambda: entry.owner.epoch > epoch and entry.owner.at_risk)
-    owners.quarantine.leave()
+    node.work.quarantine.leave()
     await finished(town, 1)
-    await town.until(lambda: not owners.quarantine.is_taken)
+    await town.until(lambda: not node.work.quarantine.is_taken)
 
 
 async def begun_often(town: Town, key: str, *ns: int, often: int = ALONE_OPENINGS) -> None:
@@ -1072,7 +1055,7 @@ async def test_a_head_that_runs_alone_does_so_until_the_store_has_its_commit(siz
     started = [args[::2] for args in node.state.called("start")]
     assert started == [(KEY, head), ("s/other", head), (KEY, next_)]
     await finished(town, 2)
-    assert not node.work.owners.quarantine.is_taken
+    assert not node.work.quarantine.is_taken
 
 
 async def test_nothing_runs_beside_a_head_that_the_next_death_is_blamed_on(town: Town) -> None:
@@ -1236,7 +1219,7 @@ async def test_a_stream_that_is_let_go_while_its_slot_takes_it_is_closed_there(
     answer.set()
     await town.clock.sleep(1)
     assert told == [KEY], "else its models are in use for ever"
-    assert [seat.streams for seat in node.work.owners._pool._seats] == [0]
+    assert [seat.streams for seat in node.work.pool.seats] == [0]
 
 
 @pytest.mark.parametrize("call", ["load", "open"])
@@ -1263,8 +1246,8 @@ async def test_a_stream_that_is_let_go_before_its_models_are_asked_for_takes_no_
     assert entry is not None
     generation = entry.owner.generation
     owners.drop_all()
-    await owners._load_models(entry, generation)
-    assert [seat.streams for seat in owners._pool._seats] == [0, 0]
+    await node.work.loader.load(entry, generation, LoadModels())
+    assert [seat.streams for seat in node.work.pool.seats] == [0, 0]
 
 
 # --- what is hidden in the queue
@@ -1309,7 +1292,7 @@ async def test_a_preparation_that_comes_late_leaves_the_handler_of_the_owner_in_
         return checkpoint
 
     b.state.instead["peek"] = peek
-    moving = asyncio.ensure_future(a.work.move(KEY, b.id))
+    moving = asyncio.ensure_future(a.work.moves.move(KEY, b.id))
     await read.wait()
     await town.send(*numbers(2, 3))
     await town.until(lambda: len(town.results("k")) == 4)
@@ -1411,3 +1394,8 @@ async def test_an_opening_that_was_answered_too_late_tells_of_no_lost_commits(to
     assert losses(node) == []
     assert entry.last is not None
     assert entry.last.number == town.state.standing[KEY].number
+
+
+async def test_every_command_of_an_owner_has_a_performer(town: Town) -> None:
+    node = await town.start(app_of())
+    assert node.work.owners.performed == {*get_args(Command)}

@@ -103,7 +103,7 @@ async def test_a_query_does_not_see_what_is_not_committed(town: Town) -> None:
 async def test_a_query_waits_while_a_message_runs_that_the_next_death_is_blamed_on(town: Town) -> None:
     """What a query did to the node would be laid to that message."""
     node = await town.start(app())
-    quarantine = node.work.owners.quarantine
+    quarantine = node.work.quarantine
     await quarantine.enter(last=True)
     asked = asyncio.ensure_future(ask(node))
     await town.clock.sleep(1)

@@ -184,7 +184,7 @@ async def test_a_move_sends_waiting_requests_to_the_next_owner(town: Town) -> No
     await ask(a, 0)
     waiting = asyncio.create_task(ask(a, 2))
     await town.clock.sleep(0.1)
-    assert await a.work.move(KEY, b.id) == ""
+    assert await a.work.moves.move(KEY, b.id) == ""
     with pytest.raises(NotOwner) as refusal:
         await waiting
     assert (refusal.value.member, refusal.value.epoch) == (b.id, 2)
@@ -194,7 +194,7 @@ async def test_a_move_sends_waiting_requests_to_the_next_owner(town: Town) -> No
 async def test_a_draining_node_tells_where_its_streams_went(town: Town) -> None:
     a, b = await town.start(app(), "a"), await town.start(app(), "b")
     await ask(a, 0)
-    assert await a.work.move(KEY, b.id) == ""
+    assert await a.work.moves.move(KEY, b.id) == ""
     await a.work.owners.gone(KEY)
     a.host.draining = True
     with pytest.raises(NotOwner) as refusal:
@@ -304,12 +304,14 @@ async def test_while_a_target_is_away_clients_are_told_so_at_once_and_lose_nothi
     [told] = report["effects"]
     assert (told["key"], told["count"], told["failures"] > 0) == (KEY, 1, True)
     assert report["targets"] == {"https://hooks.example.com/a-secret-path": told["error"]}
-    assert told["error"].startswith("it is not declared")
+    assert told["error"].startswith("it is not set up")
     gauges = {name: number for name, _, number in node.work.gauges({})}
     assert gauges["pending_effects"] == 1
     assert await ask(node, 0) == RequestAnswer(b"0", 1, duplicate=True), "what is done has its result"
-    node.work.deliverer.open_url = lambda url: Hook()
+    town.hooks["https://hooks.example.com/a-secret-path"] = Hook()
     await town.until(lambda: not town.state.standing[KEY].effects)
-    assert node.work.deliverer.errors == {}
+    reply = await node.peer.call(node.peer.address, Waiting(node.id, 10), 1.0)
+    assert isinstance(reply, Done)
+    assert msgspec.json.decode(reply.text)["targets"] == {}
     assert (await ask(node, 1)).result == b"10"
     assert town.results("k") == [0, 10]

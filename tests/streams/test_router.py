@@ -30,9 +30,11 @@ from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.queue import MemoryQueue
-from holdfast.streams import router
+from holdfast.streams.forwarding import FORWARD_PARCELS_MAX
+from holdfast.streams.placing import LOG_EVERY_S, Placing
 from holdfast.streams.reservations import Reservations
-from holdfast.streams.router import FORWARD_PARCELS_MAX, LINE_SHARE, TELL_EVERY_S, Router
+from holdfast.streams.router import Router
+from holdfast.streams.waiting_room import LINE_SHARE
 from simulator.limits import limits_with
 from tests.cluster.fakes import Log, StandingMembership, held, make_host, settle_down
 
@@ -138,7 +140,7 @@ class Rig:
         self.peers = Peers(clock)
         self.membership = StandingMembership()
         self.log = Log()
-        host = make_host(
+        self.host = host = make_host(
             clock, tasks, limits=LIMITS, coordinator=self.coordinator, peer=self.peers, log=self.log,
             membership=self.membership,
         )  # fmt: skip
@@ -146,10 +148,9 @@ class Rig:
         self.returned: list[Receipt] = []
         queues = {"s": self.queue}
         self.router = Router(
-            host, queues, self._report, Reservations(host, queues, 10.0), {"s": GAP_TIMEOUT_S}
+            host, queues, self._report, Reservations(host, queues, 10.0), {"s": GAP_TIMEOUT_S}, self.owners
         )
-        self.router.owners = self.owners
-        self.news.on_claim.append(self.router.claim_changed)
+        self.news.on_claim.append(self.router.placing.claim_changed)
         self.router.start("sim://me")
 
     async def _report(self, receipts: list[Receipt], settled: bool) -> None:
@@ -200,7 +201,7 @@ async def test_a_message_of_an_own_stream_needs_no_custody(rig: Rig) -> None:
     rig.owners.verdicts[KEY] = "accepted"
     await rig.dispatch(held(1))
     assert [key for key, _ in rig.owners.offered] == [KEY]
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
 
 
 async def test_a_new_key_is_claimed_and_adopted_once(rig: Rig) -> None:
@@ -208,7 +209,7 @@ async def test_a_new_key_is_claimed_and_adopted_once(rig: Rig) -> None:
     await rig.dispatch(held(1), held(2), held(3))
     assert [claim.member for claim in rig.owners.adopted] == ["me"]
     assert [message.place.seq for _, message in rig.owners.offered] == [1, 2, 3]
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
 
 
 async def test_a_new_key_goes_to_the_node_with_most_room(rig: Rig) -> None:
@@ -239,11 +240,11 @@ async def test_nobody_with_room_is_no_reason_to_lose_a_message(rig: Rig) -> None
     await rig.live()
     rig.membership.view["me"] = member("me", room=0)
     await rig.dispatch(held(1))
-    assert rig.router.custody == 1
+    assert len(rig.router.custody) == 1
     assert "no node takes a stream" in rig.log.events("warning")
     rig.membership.view["me"] = member("me")
     await rig.clock.sleep(1)
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
     assert len(rig.owners.offered) == 1
 
 
@@ -252,7 +253,7 @@ async def test_that_nobody_has_room_is_told_once_for_all_keys_of_a_stream_and_ag
     rig.membership.view["me"] = member("me", room=0)
     for number in range(20):
         rig.router.dispatch("s", f"s/k{number}", held(number))
-    await rig.clock.sleep(TELL_EVERY_S - 0.5)
+    await rig.clock.sleep(LOG_EVERY_S - 0.5)
     assert rig.log.events("warning").count("no node takes a stream") == 1
     await rig.clock.sleep(0.5)
     rig.router.dispatch("s", "s/later", held(20))
@@ -265,12 +266,12 @@ async def test_without_a_membership_nothing_is_placed_or_given_back(rig: Rig) ->
     rig.membership.alive = False
     await rig.dispatch(held(1))
     await rig.clock.sleep(100)
-    assert rig.router.custody == 1
+    assert len(rig.router.custody) == 1
     assert await rig.coordinator.claims() == []
     assert rig.stats.given_back == 0
     rig.membership.alive = True
     await rig.clock.sleep(2)
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
 
 
 async def test_a_claim_on_a_stream_that_is_not_declared_here_is_not_adopted(rig: Rig) -> None:
@@ -279,7 +280,7 @@ async def test_a_claim_on_a_stream_that_is_not_declared_here_is_not_adopted(rig:
     await rig.dispatch(*await rig.receive())
     assert rig.owners.offered == []
     await rig.clock.sleep(30)
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
     assert rig.events("given back") == 1, "to a node that declares it"
 
 
@@ -290,13 +291,13 @@ async def test_custody_lasts_until_the_owner_reports_the_commit(rig: Rig) -> Non
     await rig.live(member("a"))
     await rig.owned_by("a")
     await rig.dispatch(held(1), held(2))
-    assert rig.router.custody == 2
+    assert len(rig.router.custody) == 2
     assert list(rig.router.holding("s")) == [], "the owner keeps them alive"
     first, second = rig.peers.parcels("a")
     rig.router.reported(SettleReport("me", "a", [first.number], []))
-    assert rig.router.custody == 1
+    assert len(rig.router.custody) == 1
     rig.router.reported(SettleReport("me", "a", [second.number, 999], [998]))
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
 
 
 async def test_what_nobody_has_accepted_is_kept_alive_from_here(rig: Rig) -> None:
@@ -322,7 +323,7 @@ async def test_a_lost_owner_s_messages_go_to_the_next_at_once(rig: Rig) -> None:
     assert [parcel.receives for parcel in rig.peers.parcels("b")] == [2, 2], "it may have died of them"
     assert rig.clock.monotonic() == now
     rig.router.reported(SettleReport("me", "b", [parcel.number for parcel in rig.peers.parcels("b")], []))
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
 
 
 async def test_a_lost_owner_s_messages_may_come_home(rig: Rig) -> None:
@@ -334,7 +335,7 @@ async def test_a_lost_owner_s_messages_may_come_home(rig: Rig) -> None:
     rig.router.left("a")
     await settle_down()
     assert [message.place.seq for _, message in rig.owners.offered] == [1]
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
 
 
 async def test_what_its_owner_kept_alive_is_not_taken_for_lapsed(rig: Rig) -> None:
@@ -369,9 +370,9 @@ async def test_what_lapsed_in_nobody_s_hands_is_the_queue_s(rig: Rig) -> None:
     rig.membership.alive = False  # so that nothing is given back
     await rig.dispatch(held(1, expires_at=rig.clock.monotonic() + VISIBILITY_S))
     await rig.clock.sleep(VISIBILITY_S - 1)
-    assert rig.router.custody == 1
+    assert len(rig.router.custody) == 1
     await rig.clock.sleep(LIMITS.custody_check_s)
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
 
 
 async def test_what_comes_back_from_an_owner_is_sorted(rig: Rig) -> None:
@@ -414,7 +415,7 @@ async def test_a_call_carries_only_so_many_bytes(rig: Rig) -> None:
 async def test_a_redirect_is_followed_to_a_higher_epoch_only(rig: Rig) -> None:
     await rig.live(member("a"), member("b"), member("c"))
     await rig.owned_by("c")
-    rig.router.departed(KEY, "a", 6)  # as far as is known: a, from epoch 7 on
+    rig.router.placing.departed(KEY, "a", 6)  # as far as is known: a, from epoch 7 on
     rig.peers.judges["a"] = say("no", "b", 8)
     rig.peers.judges["b"] = say("no", "a", 8)
     await rig.dispatch(held(1))
@@ -439,7 +440,7 @@ async def test_nodes_that_send_one_another_in_circles_end_at_the_queue(rig: Rig)
 async def test_a_redirect_to_this_node_is_looked_into_here(rig: Rig) -> None:
     await rig.live(member("a"))
     await rig.owned_by("me")
-    rig.router.departed(KEY, "a", 1)
+    rig.router.placing.departed(KEY, "a", 1)
     rig.peers.judges["a"] = say("no", "me", 9)
     await rig.dispatch(held(1))
     await rig.clock.sleep(1)
@@ -447,9 +448,9 @@ async def test_a_redirect_to_this_node_is_looked_into_here(rig: Rig) -> None:
 
 
 async def test_who_took_over_a_stream_from_here_is_told(rig: Rig) -> None:
-    assert rig.router.hint(KEY).member == ""
-    rig.router.departed(KEY, "a", 6)
-    assert (rig.router.hint(KEY).member, rig.router.hint(KEY).epoch) == ("a", 7)
+    assert rig.router.placing.hint(KEY).member == ""
+    rig.router.placing.departed(KEY, "a", 6)
+    assert (rig.router.placing.hint(KEY).member, rig.router.placing.hint(KEY).epoch) == ("a", 7)
 
 
 # --- troubles
@@ -464,11 +465,11 @@ async def test_a_call_that_fails_is_made_again_and_its_node_looked_at(rig: Rig, 
     rig.peers.failing["a"] = error
     await rig.dispatch(held(1))
     assert rig.membership.suspected == ["a"]
-    assert rig.router.custody == 1
+    assert len(rig.router.custody) == 1
     del rig.peers.failing["a"]
     await rig.clock.sleep(1)
     assert list(rig.router.holding("s")) == [], "accepted"
-    assert rig.router.custody == 1
+    assert len(rig.router.custody) == 1
 
 
 async def test_a_stranger_at_the_address_is_looked_at(rig: Rig) -> None:
@@ -477,7 +478,7 @@ async def test_a_stranger_at_the_address_is_looked_at(rig: Rig) -> None:
     rig.peers.strange.add("a")
     await rig.dispatch(held(1))
     assert rig.membership.suspected == ["a"]
-    assert rig.router.custody == 1
+    assert len(rig.router.custody) == 1
 
 
 async def test_a_full_owner_is_asked_ever_more_rarely_then_the_queue(rig: Rig) -> None:
@@ -488,7 +489,7 @@ async def test_a_full_owner_is_asked_ever_more_rarely_then_the_queue(rig: Rig) -
     await rig.dispatch(*await rig.receive())
     await rig.clock.sleep(VISIBILITY_S / 3)
     assert LIMITS.give_back_after <= len(rig.peers.parcels("a")) <= LIMITS.give_back_after + 1
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
     (given_back,) = [event for event in rig.queue.log if event.kind == "given back"]
     assert given_back.at - began > 0.5, "not in a hot loop"
 
@@ -499,9 +500,9 @@ async def test_a_stream_of_another_program_is_left_to_it(rig: Rig) -> None:
     await rig.live(stranger)
     await rig.owned_by(stranger.id)
     await rig.dispatch(*await rig.receive(3))
-    assert (rig.router.custody, rig.events("given back")) == (0, 3)
+    assert (len(rig.router.custody), rig.events("given back")) == (0, 3)
     await rig.dispatch(held(3))  # by the route that is known now
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
     assert rig.peers.forwards == {}
     assert rig.membership.suspected == []
     assert rig.log.events("warning") == ["another program owns a stream; its messages go back to the queue"]
@@ -517,9 +518,9 @@ async def test_what_another_program_released_is_not_left_to_it(rig: Rig, seen: b
     assert claim is not None
     await rig.coordinator.release(claim)
     if seen:
-        rig.router.claim_changed(Claim(KEY, "", claim.version + 1))
+        rig.router.placing.claim_changed(Claim(KEY, "", claim.version + 1))
     else:
-        rig.router.missed()
+        rig.router.placing.missed()
     await rig.dispatch(held(2))
     assert [claim.key for claim in rig.owners.adopted] == [KEY]
     assert len(rig.owners.offered) == 1
@@ -564,11 +565,11 @@ async def test_what_follows_a_message_goes_back_with_it_where_the_queue_keeps_or
     rig.peers.judges["a"] = refusing(1)
     await rig.dispatch(*await rig.receive(3))
     if stops:
-        assert await rig.router.give_back_all() == len(given_back)
+        assert await rig.router.waiting.give_back_all() == len(given_back)
     else:
         await rig.clock.sleep(VISIBILITY_S / 3)
     assert sorted(event.id for event in rig.queue.log if event.kind == "given back") == given_back
-    assert rig.router.custody == 3 - len(given_back), "an owner has the others"
+    assert len(rig.router.custody) == 3 - len(given_back), "an owner has the others"
 
 
 async def test_messages_of_a_lost_owner_go_back_once_where_the_first_takes_the_others_along(rig: Rig) -> None:
@@ -577,12 +578,12 @@ async def test_messages_of_a_lost_owner_go_back_once_where_the_first_takes_the_o
     await rig.live(member("a"), stranger)
     await rig.owned_by("a")
     await rig.dispatch(*await rig.receive(3))
-    rig.router.claim_changed(Claim(KEY, stranger.id, 9))
+    rig.router.placing.claim_changed(Claim(KEY, stranger.id, 9))
     del rig.membership.view["a"]
     rig.router.left("a")
     await settle_down()
     assert sorted(event.id for event in rig.queue.log if event.kind == "given back") == ["m1", "m2", "m3"]
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
 
 
 async def test_another_stream_keeps_its_messages_when_one_of_a_fifo_queue_goes_back(rig: Rig) -> None:
@@ -652,7 +653,7 @@ async def test_what_waits_for_room_stays_in_custody_where_the_queue_knows_no_key
     inbox = await full_owner(without_keys(rig))
     await rig.dispatch(*(held(n) for n in range(5)))
     await rig.clock.sleep(10 * VISIBILITY_S)
-    assert (rig.router.custody, rig.stats.given_back) == (5, 0)
+    assert (len(rig.router.custody), rig.stats.given_back) == (5, 0)
     assert len(list(rig.router.holding("s"))) == 5, "it is hidden from others"
     assert len(rig.peers.parcels("a")) < 11 * VISIBILITY_S / LIMITS.defer.max_s * 2, (
         "one is offered at a time"
@@ -673,7 +674,7 @@ async def test_what_waits_behind_a_gap_lapses_where_the_queue_keeps_order(
     rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "full", held_back=is_behind_gap)
     await rig.dispatch(held(3))
     assert bool(list(rig.router.holding("s"))) is not is_behind_gap
-    assert rig.router.custody == 1
+    assert len(rig.router.custody) == 1
 
 
 async def test_the_lowest_that_waits_is_offered_first(rig: Rig) -> None:
@@ -701,13 +702,13 @@ async def test_a_key_takes_its_share_of_the_custody_and_its_highest_go_back(rig:
     inbox = await full_owner(without_keys(rig))
     await rig.dispatch(*reversed(await rig.receive(10)), *(held(n) for n in range(10, LINE_MAX + 10)))
     await settle_down()
-    assert (rig.router.custody, rig.stats.given_back) == (LINE_MAX, 10)
-    assert rig.router.is_crowded("s")
-    assert not rig.router.is_crowded("other")
+    assert (len(rig.router.custody), rig.stats.given_back) == (LINE_MAX, 10)
+    assert rig.router.waiting.is_crowded("s")
+    assert not rig.router.waiting.is_crowded("other")
     inbox.room = 100
     await rig.clock.sleep(10)
     assert inbox.accepted == list(range(LINE_MAX))
-    assert not rig.router.is_crowded("s")
+    assert not rig.router.waiting.is_crowded("s")
 
 
 async def test_what_finds_no_room_goes_back_highest_first_for_longer_each_time(rig: Rig) -> None:
@@ -761,7 +762,7 @@ async def test_a_queue_that_can_t_take_it_back_shows_it_again_by_itself(rig: Rig
     rig.queue.give_back = give_back  # type: ignore[method-assign]
     await rig.dispatch(*await rig.receive())
     await rig.clock.sleep(10)
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
     assert "could not give back messages; they show again by themselves" in rig.log.events("warning")
 
 
@@ -770,7 +771,7 @@ async def test_beyond_the_limit_of_custody_what_finds_no_owner_goes_back_at_once
     await rig.owned_by("a")
     rig.peers.judges["a"] = say("full")
     await rig.dispatch(*(held(n) for n in range(LIMITS.custody_limit + 20)))
-    assert rig.router.custody == LIMITS.custody_limit
+    assert len(rig.router.custody) == LIMITS.custody_limit
     assert rig.stats.given_back == 20
 
 
@@ -779,19 +780,19 @@ async def test_what_its_owner_holds_back_does_not_count_until_it_runs_again(rig:
     await rig.owned_by("a")
     rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "accepted", held_back=True)
     await rig.dispatch(*(held(n) for n in range(3)))
-    assert (rig.router.custody, rig.router.kept) == (3, 0)
+    assert (len(rig.router.custody), rig.router.custody.kept) == (3, 0)
     rig.peers.judges["a"] = say("accepted")
     await rig.clock.sleep(2 * LIMITS.custody_check_s)
-    assert (rig.router.custody, rig.router.kept) == (3, 3), "it is asked again"
+    assert (len(rig.router.custody), rig.router.custody.kept) == (3, 3), "it is asked again"
     rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "accepted", held_back=True)
     await rig.clock.sleep(2 * LIMITS.custody_check_s)
-    assert rig.router.kept == 0
+    assert rig.router.custody.kept == 0
     first, second, third = (parcel.number for parcel in rig.peers.parcels("a")[:3])
     rig.router.reported(SettleReport("me", "a", [first], []))
-    assert (rig.router.custody, rig.router.kept) == (2, 0)
+    assert (len(rig.router.custody), rig.router.custody.kept) == (2, 0)
     rig.peers.judges["a"] = say("full")
     rig.router.reported(SettleReport("me", "a", [], [second, third]))
-    assert (rig.router.custody, rig.router.kept) == (2, 2), "nobody holds them now"
+    assert (len(rig.router.custody), rig.router.custody.kept) == (2, 2), "nobody holds them now"
 
 
 async def test_what_was_held_back_counts_until_its_next_owner_says_that_it_holds_it_back(rig: Rig) -> None:
@@ -807,7 +808,7 @@ async def test_what_was_held_back_counts_until_its_next_owner_says_that_it_holds
     rig.peers.judges["a"] = moved
     await rig.clock.sleep(2 * LIMITS.custody_check_s)
     assert len(rig.peers.parcels("b")) == 3
-    assert (rig.router.custody, rig.router.kept) == (3, 3)
+    assert (len(rig.router.custody), rig.router.custody.kept) == (3, 3)
 
 
 async def test_a_node_full_of_what_owners_hold_back_takes_the_message_that_is_missing(rig: Rig) -> None:
@@ -815,7 +816,7 @@ async def test_a_node_full_of_what_owners_hold_back_takes_the_message_that_is_mi
     await rig.owned_by("a")
     rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "accepted", held_back=True)
     await rig.dispatch(*(held(n) for n in range(LIMITS.max_held + 20)))
-    assert (rig.router.custody, rig.router.kept) == (LIMITS.max_held + 20, 0)
+    assert (len(rig.router.custody), rig.router.custody.kept) == (LIMITS.max_held + 20, 0)
 
 
 async def test_what_is_settled_in_the_last_moment_is_not_given_back(rig: Rig) -> None:
@@ -850,8 +851,8 @@ async def test_before_a_stop_what_nobody_accepted_goes_back(rig: Rig) -> None:
     await rig.dispatch(first)
     rig.peers.judges["a"] = say("full")
     await rig.dispatch(second)
-    assert await rig.router.give_back_all() == 1
-    assert rig.router.custody == 1, "an owner has the other"
+    assert await rig.router.waiting.give_back_all() == 1
+    assert len(rig.router.custody) == 1, "an owner has the other"
     assert rig.events("given back") == 1
 
 
@@ -871,27 +872,18 @@ async def test_a_coordinator_that_is_down_delays_only_what_is_new(rig: Rig) -> N
     assert len(rig.peers.parcels("a")) == 2
     rig.router.dispatch("s", "s/new", held(3))
     await rig.clock.sleep(0.5)
-    assert rig.router.custody == 3
+    assert len(rig.router.custody) == 3
     down[0] = False
     await rig.clock.sleep(3)
     assert list(rig.router.holding("s")) == []
 
 
-async def test_so_many_routes_are_remembered_and_no_more(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router, "ROUTES_MAX", 3)
-    await rig.live(member("a", room=1000), member("me", room=0))
-    asked = []
-    claim = rig.coordinator.claim
-
-    async def noting(key: str, member: str) -> Claim:
-        asked.append(key)
-        return await claim(key, member)
-
-    rig.coordinator.claim = noting  # type: ignore[method-assign]
-    for key in ("s/1", "s/2", "s/3", "s/4", "s/4", "s/3", "s/2", "s/1"):
-        rig.router.dispatch("s", key, held(1))
-        await settle_down()
-    assert asked == ["s/1", "s/2", "s/3", "s/4", "s/1"]
+async def test_the_oldest_routes_beyond_the_limit_are_forgotten(rig: Rig) -> None:
+    placing = Placing(rig.host, rig.owners, routes_max=3)
+    await rig.live(member("a"))
+    for key in ("s/1", "s/2", "s/3", "s/4", "s/3"):
+        placing.note(key, "a")
+    assert [key for key in ("s/1", "s/2", "s/3", "s/4") if placing.owner_of(key) is None] == ["s/1"]
 
 
 async def test_many_messages_of_a_new_key_make_one_claim(rig: Rig) -> None:
@@ -906,10 +898,10 @@ async def test_many_messages_of_a_new_key_make_one_claim(rig: Rig) -> None:
 
     rig.coordinator.claim = counting  # type: ignore[method-assign]
     await rig.dispatch(*(held(n) for n in range(30)))
-    assert rig.router.custody == 30
+    assert len(rig.router.custody) == 30
     await rig.clock.sleep(1)
     assert calls == [KEY]
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
 
 
 async def test_a_place_that_could_not_be_claimed_is_free_for_the_next(rig: Rig) -> None:
@@ -953,10 +945,10 @@ async def test_an_owner_of_an_older_version_is_asked_to_move_a_stream_that_is_du
     newer = Member("b", "b", "sim://b", Load(acting=()))
     await rig.live(member("a"), newer)
     await rig.owned_by("a")
-    assert await rig.router.nudge("s", KEY)
+    assert await rig.router.placing.nudge("s", KEY)
     assert rig.peers.others == [Move("a", "s", KEY, "b")], "it knows no nudge"
     rig.membership.view["b"] = Member("b", "b", "sim://b", Load(acting=(), room=0))
-    assert not await rig.router.nudge("s", KEY)
+    assert not await rig.router.placing.nudge("s", KEY)
     assert len(rig.peers.others) == 1, "nobody could take it"
 
 
@@ -964,11 +956,11 @@ async def test_a_claim_without_an_owner_on_a_node_of_an_older_version_is_taken_f
     await rig.live(member("a"), Member("b", "b", "sim://b", Load(acting=())))
     await rig.owned_by("a")
     rig.peers.refused = {Move}
-    assert not await rig.router.nudge("s", KEY), "it owns the stream, and can't move it now"
+    assert not await rig.router.placing.nudge("s", KEY), "it owns the stream, and can't move it now"
     assert rig.peers.others == [Move("a", "s", KEY, "b"), Explain("a", "s", KEY)]
     rig.peers.refused = {Move, Explain}
     rig.peers.others.clear()
-    assert await rig.router.nudge("s", KEY)
+    assert await rig.router.placing.nudge("s", KEY)
     assert rig.peers.others[2:] == [Nudge("b", "s", KEY)]
     claim = await rig.coordinator.lookup(KEY)
     assert claim is not None
@@ -978,16 +970,16 @@ async def test_a_claim_without_an_owner_on_a_node_of_an_older_version_is_taken_f
 async def test_the_owner_of_a_stream_that_is_due_is_told(rig: Rig) -> None:
     await rig.live(Member("a", "a", "sim://a", Load(acting=())))
     await rig.owned_by("a")
-    assert await rig.router.nudge("s", KEY)
+    assert await rig.router.placing.nudge("s", KEY)
     assert rig.peers.others == [Nudge("a", "s", KEY)]
 
 
 async def test_a_stream_that_is_due_and_that_nobody_can_take_is_said_to_be_so(rig: Rig) -> None:
     await rig.live()
     rig.owners.declared = False
-    assert not await rig.router.nudge("s", KEY)
+    assert not await rig.router.placing.nudge("s", KEY)
     rig.membership.view["me"] = member("me", room=0)
-    assert not await rig.router.nudge("s", "s/other")
+    assert not await rig.router.placing.nudge("s", "s/other")
 
 
 async def test_what_waits_for_a_peer_behind_messages_that_have_ended_is_forwarded(rig: Rig) -> None:
@@ -1032,7 +1024,7 @@ async def test_what_is_too_large_for_one_call_is_forwarded_in_several(rig: Rig) 
     await rig.dispatch(*(held(n) for n in range(7)))
     await rig.clock.sleep(1)
     assert sorted(forwarded) == list(range(7))
-    assert rig.router.deferred == 0
+    assert rig.router.waiting.count == 0
     rig.router.reported(SettleReport("me", "a", [parcel.number for parcel in rig.peers.parcels("a")], []))
     limit(0)
     await rig.dispatch(held(7))
@@ -1059,7 +1051,7 @@ async def test_what_an_owner_elsewhere_has_reserved_goes_back_at_once_and_uncoun
     await rig.owned_by("a")
     rig.peers.judges["a"] = full_and_reserved
     await rig.dispatch(*await rig.receive(3))
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
     assert rig.stats.given_back == 0
     assert await receives(rig) == [1, 1, 1]
 
@@ -1069,7 +1061,7 @@ async def test_what_an_owner_here_has_reserved_goes_back_at_once(rig: Rig) -> No
     rig.owners.verdicts[KEY] = "full"
     rig.owners.reserved.add(KEY)
     await rig.dispatch(*await rig.receive(3))
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
     assert await receives(rig) == [1, 1, 1]
 
 
@@ -1080,11 +1072,11 @@ async def test_what_waits_for_room_here_goes_back_once_its_key_is_reserved(rig: 
     await rig.dispatch(first, second)
     rig.router.dispatch("s", "s/other", other)
     await settle_down()
-    assert rig.router.custody == 3
+    assert len(rig.router.custody) == 3
     rig.owners.reserved.add(KEY)
-    rig.router.reserved(KEY)
+    rig.router.waiting.reserved(KEY)
     await settle_down()
-    assert rig.router.custody == 1
+    assert len(rig.router.custody) == 1
     assert await receives(rig) == [1, 1]
 
 
@@ -1092,9 +1084,9 @@ async def test_what_an_owner_elsewhere_holds_stays_with_it_as_a_key_is_reserved_
     await rig.live(member("a"))
     await rig.owned_by("a")
     await rig.dispatch(*await rig.receive(1))
-    rig.router.reserved(KEY)
+    rig.router.waiting.reserved(KEY)
     await settle_down()
-    assert rig.router.custody == 1
+    assert len(rig.router.custody) == 1
 
 
 async def test_what_may_have_killed_its_owner_is_counted_as_it_goes_back(rig: Rig) -> None:
@@ -1106,13 +1098,13 @@ async def test_what_may_have_killed_its_owner_is_counted_as_it_goes_back(rig: Ri
     del rig.membership.view["a"]
     rig.router.left("a")
     await settle_down()
-    assert rig.router.custody == 0
+    assert len(rig.router.custody) == 0
     assert await receives(rig) == [2]
 
 
 async def test_the_next_owner_of_a_reserved_key_is_called_up(rig: Rig) -> None:
     await rig.live(member("a"))
-    await rig.router.call_up("s", KEY, "a")
+    await rig.router.placing.call_up("s", KEY, "a")
     assert rig.peers.others == [Nudge("a", "s", KEY)]
-    await rig.router.call_up("s", KEY, "gone")
+    await rig.router.placing.call_up("s", KEY, "gone")
     assert len(rig.peers.others) == 1

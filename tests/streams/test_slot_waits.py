@@ -10,8 +10,8 @@ from holdfast.common.message import Place
 from holdfast.common.protocol import Busiest, Done, Explain, Waiting
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.operate.survey import NodeReport
+from holdfast.rules.streams.activity import StreamActivity
 from holdfast.services.memory.slots import MemorySlot
-from holdfast.streams.loads import StreamActivity
 from holdfast.streams.slots import SlotWork
 from holdfast.streams.standstills import TOLD_AFTER_S, Waits
 from tests.streams.test_archiver import app_of as archiving

@@ -239,7 +239,7 @@ async def test_timers_are_no_messages_where_numbers_start_anew_after_a_quiet_tim
     if moves:
         other = await town.start(app, "b")
         await town.until(lambda: other.id in node.host.membership.view)
-        assert await node.work.move("s/k", other.id) == ""
+        assert await node.work.moves.move("s/k", other.id) == ""
         await town.until(lambda: other.owns("s/k"))
     await town.send(*numbers(0))
     await town.until_over()

@@ -127,7 +127,7 @@ async def test_the_stall_of_a_move_is_told_by_the_new_owner(town: Town) -> None:
     town.deeds[b'{"key": "k", "n": 1}'] = slow
     await town.send({"key": "k", "n": 1}, {"key": "k", "n": 2})
     await began.wait()
-    assert await a.work.move("s/k", b.id) == ""
+    assert await a.work.moves.move("s/k", b.id) == ""
     await town.until_over()
     assert town.results("k") == [0, 1, 2]
     stall = b.host.timings.stall_seconds.of("s")

@@ -17,11 +17,11 @@ from holdfast.errors import ConfigError, InvalidMessage, TooLarge, Unavailable
 from holdfast.services.memory.objects import MemoryObjects
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.slots.thread import SlotThread
-from holdfast.streams import owners
 from holdfast.streams.addressing import STORED, STORED_BODY, address, stored_of
 from holdfast.streams.archive import ArchivedMessage
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.offline import OfflineStream
+from holdfast.streams.performers import loading
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.replay import Replay
 from holdfast.system.clock import SystemClock
@@ -184,7 +184,7 @@ def test_while_objects_are_away_a_message_waits_and_spends_no_try(
             raise failures.pop()
         return await get(self, stored)
 
-    monkeypatch.setattr(owners, "pause_s", lambda *_: 0.01)
+    monkeypatch.setattr(loading, "pause_s", lambda *_: 0.01)
     monkeypatch.setattr(Values, "get", away_at_first)
     node.stream("frames").send_many([frame(0, "x"), frame(1), frame(2, "x")])
     assert node.results("frames", 3)[-1].value == [1, LIMIT + 1, 1]

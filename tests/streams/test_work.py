@@ -425,7 +425,7 @@ async def test_a_parcel_for_a_stream_that_is_not_declared_here_is_not_accepted(t
     reply = await node.host.inquiries.answer(Forward(node.id, "other", "sim://other", [parcel()]))
     assert reply == Answers([ParcelAnswer(1, "no")])
     assert not node.owns("nobody's/k")
-    assert await node.work.owners.warm("nobody's", "nobody's/k") == 'stream "nobody\'s" is not declared here'
+    assert await node.work.seating.warm("nobody's", "nobody's/k") == 'stream "nobody\'s" is not declared here'
     await town.send(*good(0))
     await town.until_over()
 
@@ -541,10 +541,10 @@ async def test_messages_that_wait_behind_a_gap_at_another_node_do_not_stop_the_p
     await town.send(*good(0))
     await town.until_over()
     if not owner.owns("s/k"):
-        assert await node.work.move("s/k", owner.id) == ""
+        assert await node.work.moves.move("s/k", owner.id) == ""
         await town.until(lambda: not node.owns("s/k"))
     await town.send(*good(2, 3, 4, 5, 6))  # one more than it may hold
-    await town.until(lambda: node.work.router.custody == 5, GAP_TIMEOUT_S / 2)
+    await town.until(lambda: len(node.work.router.custody) == 5, GAP_TIMEOUT_S / 2)
     await town.send(*good(1))
     await town.until_over()
     assert town.letters() == []

@@ -9,11 +9,14 @@ from random import Random
 from typing import Any
 
 from holdfast import App
+from holdfast.cluster.deliverer import Targets
 from holdfast.cluster.host import Host
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.node import Node
+from holdfast.errors import ConfigError
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.slots import MessageWork
+from holdfast.ports.target import Target
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.objects import MemoryObjects
 from holdfast.services.memory.peer import MemoryNetwork, MemoryPeer
@@ -95,6 +98,7 @@ class TownNode:
             ),
             self.slots,
             models=app.models,
+            targets=Targets({}, town.open_url),
         )
         self.node = Node(self.host, [self.work])
 
@@ -120,7 +124,15 @@ class Town:
         self.archive = MemoryObjects()
         self.nodes: list[TownNode] = []
         self.deeds: dict[bytes, Callable[[MemorySlot], Awaitable[None]]] = {}
+        self.hooks: dict[str, Target] = {}
+        """What takes effects at URLs."""
         self._queues: dict[str, MemoryQueue] = {}
+
+    def open_url(self, url: str) -> Target:
+        """The target at a URL."""
+        if url not in self.hooks:
+            raise ConfigError("it is not set up for webhooks")
+        return self.hooks[url]
 
     def queue(self, stream: str = "s") -> MemoryQueue:
         """The queue of a stream."""

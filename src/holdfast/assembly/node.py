@@ -58,7 +58,7 @@ def make_node(services: Services, place: str | App) -> Node:
             return host.membership.misfit or "no membership at present"
         if host.draining:
             return "draining"
-        obstacles = streams.owners.obstacles.streams if streams is not None else {}
+        obstacles = streams.obstacles.streams if streams is not None else {}
         return "; ".join(f"stream {name!r}: {known.reason}" for name, known in sorted(obstacles.items()))
 
     async def look_at_services() -> None:

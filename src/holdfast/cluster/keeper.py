@@ -166,13 +166,13 @@ class Keeper:
 
     async def _extend_due(self) -> None:
         now, holding = self._clock.monotonic(), self._holding(self._stream)
-        await self._reissue(holding, now)
+        await self.reissue(holding, now)
         settling = [held for item in (*self._taken, *self._pending) for held in item.messages]
         receipts = [r for held in (*(held for _, held in holding), *settling) for r in held.receipts]
         near = due(receipts, now, self._visibility_s)
         await self._extend({receipt.receipt: receipt for receipt in near})
 
-    async def _reissue(self, holding: Sequence[tuple[str, Held]], now: float) -> None:
+    async def reissue(self, holding: Sequence[tuple[str, Held]], now: float) -> None:
         """Reissue messages that have almost reached the queue's limit: send a copy with the same identity,
         then delete the old one. The copy comes back as another delivery of a message that waits here."""
         margin_s = min(REISSUE_VISIBILITIES * self._visibility_s, self._queue.hold_max_s / 2)

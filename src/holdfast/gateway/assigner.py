@@ -107,13 +107,10 @@ class Assigner:
         """Claim a new key for the member with the most room; None if no member has room. Many keys are placed
         at once, so each is counted before the next is placed."""
         members = self._view.members
-        target = choose(key, members.values(), self._placed.pending(members.values()))
+        target = self._placed.place(key, members.values())
         if target is None:
             return None
-        self._placed.add(target)
         claim = await self._coordinator.claim(key, target.id)
         if claim.member != target.id:  # another gateway has chosen first
-            self._placed.add(target, -1)
-            if claim.member in members:
-                self._placed.add(members[claim.member])
+            self._placed.not_taken(target, members.get(claim.member))
         return claim

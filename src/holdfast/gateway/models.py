@@ -22,10 +22,10 @@ def of_node(specs: Mapping[str, ModelSpec], work: StreamWork) -> web.RouteDef:
     doesn't."""
 
     async def show(request: web.Request) -> web.Response:
-        pool, owners = work.pool, work.owners
+        pool = work.pool
         loaded, loading = pool.models, pool.loading
-        streams = Counter(model for entry in owners for model in entry.spec.models)
-        errors = {known.model: known.reason for known in owners.obstacles.streams.values()}
+        streams = Counter(model for entry in work.owners for model in entry.spec.models)
+        errors = {known.model: known.reason for known in work.obstacles.streams.values()}
         return _page(
             {
                 "name": name,

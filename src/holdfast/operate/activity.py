@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, OperationRefused
 from holdfast.operate import nodes
 from holdfast.operate.survey import ASK_TIMEOUT_S
 from holdfast.ports.coordinator import Member
-from holdfast.streams.loads import FIGURES, StreamActivity
+from holdfast.rules.streams.activity import FIGURES, StreamActivity
 from holdfast.tasks.held_tasks import TaskActivity
 from holdfast.wiring.services import Services
 

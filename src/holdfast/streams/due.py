@@ -10,7 +10,7 @@ from holdfast.common.due import AHEAD_S, LEASE_S, pause_s
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError
 from holdfast.ports.state import StateStore
-from holdfast.streams.router import Router
+from holdfast.streams.placing import Placing
 
 AGAIN = Backoff(LEASE_S, 300.0, floor=1.0)
 """The pauses before this node looks again for somebody to serve a stream for which nobody was found: no node
@@ -27,10 +27,10 @@ NUDGES_AT_ONCE = 32
 class DueStreams:
     """Asks for one node."""
 
-    def __init__(self, host: Host, state: StateStore, router: Router) -> None:
+    def __init__(self, host: Host, state: StateStore, placing: Placing) -> None:
         self._host = host
         self._state = state
-        self._router = router
+        self._placing = placing
         self._room = asyncio.Semaphore(NUDGES_AT_ONCE)
         self._failures: dict[str, tuple[int, float]] = {}
         """By key: how many nudges in a row have failed, and when the next one is made."""
@@ -64,7 +64,7 @@ class DueStreams:
         self._failures.pop(key, None)
         async with self._room:
             self._host.stats.nudges += 1
-            if await self._router.nudge(key.partition("/")[0], key):
+            if await self._placing.nudge(key.partition("/")[0], key):
                 return
         pause_s = AGAIN.delay_s(failures + 1, 0.5)
         self._failures[key] = failures + 1, self._host.clock.monotonic() + pause_s

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-import msgspec
-
 from holdfast.ports.clock import Clock
 from holdfast.rules.cluster.balance import STREAM_LOAD
 
@@ -27,22 +25,6 @@ class MeasuredLoad(NamedTuple):
 
 
 UNMEASURED = MeasuredLoad(0.0, 0.0)
-
-
-class StreamActivity(msgspec.Struct):
-    """The activity of a stream: how many slots its handler keeps busy, how many messages it handles a second,
-    how long it takes for each, how many wait, and how long its node has had the oldest."""
-
-    key: str
-    load: float
-    rate: float
-    time_s: float
-    waiting: int
-    lag_s: float
-
-
-FIGURES = ("load", "rate", "time_s", "waiting", "lag_s")
-"""The fields by which streams are compared."""
 
 
 class _Average(NamedTuple):

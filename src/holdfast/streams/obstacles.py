@@ -69,6 +69,12 @@ class Obstacles:
         known = self._known.get(stream)
         return known.reason if known is not None else ""
 
+    def known(self, spec: StreamSpec, seat: Seat) -> str:
+        """Return why a stream can't run in a seat, as far as is known. A failed load is tried again once for
+        all streams, not for each of them."""
+        loaded = seat.slot.models if seat.slot is not None else ()
+        return "" if {*spec.models} <= {*loaded} else self.of(spec.name)
+
     def found(self, stream: str, model: str, reason: str, seat: Seat) -> None:
         """Note that a model of the stream didn't load in the last call to a seat's slot."""
         is_new = stream not in self._known

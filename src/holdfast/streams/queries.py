@@ -28,7 +28,9 @@ from holdfast.ports.slots import Queried
 from holdfast.ports.state import StateStore
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.streams.handler import StreamHandler
+from holdfast.streams.obstacles import Obstacles
 from holdfast.streams.owners import Owners
+from holdfast.streams.quarantine import Quarantine
 from holdfast.streams.requests import BUSY_S, MODEL_MISSING
 from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
@@ -71,12 +73,16 @@ class Queries:
         state: StateStore,
         pool: Seats,
         owners: Owners,
+        obstacles: Obstacles,
+        quarantine: Quarantine,
     ) -> None:
         self._host = host
         self._specs = specs
         self._state = state
         self._pool = pool
-        self._owners = owners
+        self.owners = owners
+        self._obstacles = obstacles
+        self._quarantine = quarantine
         self._clock, self._log = host.clock, host.log
         self._count = 0
 
@@ -109,7 +115,7 @@ class Queries:
 
     async def _serve(self, pending: PendingQuery) -> None:
         began_at, stats = self._clock.monotonic(), self._host.stats
-        entry = self._owners.get(pending.key)
+        entry = self.owners.get(pending.key)
         models = pending.spec.models
         seat = entry.seat if entry is not None else None  # its models are loaded there
         is_guest = seat is None
@@ -130,11 +136,11 @@ class Queries:
 
     async def _in(self, seat: Seat, pending: PendingQuery) -> Answered:
         """Have the query answered in a seat. A message there waits for one query at most."""
-        if self._owners.obstacles.of(pending.spec.name):
+        if self._obstacles.of(pending.spec.name):
             raise Unavailable(f"{pending.key}: {MODEL_MISSING}")
         async with seat.queries:
             while self._clock.monotonic() < pending.deadline:
-                checkpoint = await self._committed(pending.key)
+                checkpoint = await self.committed(pending.key)
                 try:
                     queried = await self._ask(seat, pending, checkpoint)
                 except Died as error:
@@ -148,7 +154,8 @@ class Queries:
                 return self._judged(pending, checkpoint, queried)
         raise OutcomeUnknown(f"{pending.key}: the query's turn did not come in time")
 
-    async def _committed(self, key: str) -> Checkpoint:
+    async def committed(self, key: str) -> Checkpoint:
+        """Return the last checkpoint of a key, empty if it has none."""
         try:
             return await self._state.peek(key) or Checkpoint(key)
         except HoldfastError as error:  # its text is for operators only
@@ -158,9 +165,8 @@ class Queries:
     async def _ask(self, seat: Seat, pending: PendingQuery, checkpoint: Checkpoint) -> Queried:
         spec, key = pending.spec, pending.key.partition("/")[2]
         state, version = checkpoint.state, checkpoint.state_version
-        quarantine = self._owners.quarantine
-        await quarantine.opened()
-        with quarantine.running:
+        await self._quarantine.opened()
+        with self._quarantine.running:
             queried, _ = await self._pool.call(
                 seat,
                 spec.timeout_s,

@@ -23,6 +23,7 @@ from holdfast.ports.coordinator import Claim
 from holdfast.ports.state import StateStore
 from holdfast.rules.streams.commands import RefuseRequests
 from holdfast.rules.streams.owner import Owner
+from holdfast.streams.obstacles import Obstacles
 from holdfast.streams.owners import Owners
 from holdfast.streams.standstills import standstill_of
 
@@ -91,10 +92,11 @@ class Pace:
 class Requests:
     """The requests on one node, ``max_held`` at once."""
 
-    def __init__(self, host: Host, state: StateStore, owners: Owners) -> None:
+    def __init__(self, host: Host, state: StateStore, owners: Owners, obstacles: Obstacles) -> None:
         self._host = host
         self._state = state
         self._owners = owners
+        self._obstacles = obstacles
         self._coordinator, self._clock = host.coordinator, host.clock
         self._most = host.limits.max_held
         self._lines: Counter[str] = Counter()
@@ -239,7 +241,7 @@ class Requests:
     async def _ask(self, key: str) -> Claim:
         """Ask the coordinator for the claim. A node that drains, or can't run the stream, claims nothing; it
         only looks up the owner."""
-        lacks = key.partition("/")[0] in self._owners.obstacles.streams
+        lacks = key.partition("/")[0] in self._obstacles.streams
         obstacle = "this node is draining" if self._host.draining else MODEL_MISSING if lacks else ""
         try:
             if not obstacle:

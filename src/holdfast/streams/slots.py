@@ -14,6 +14,7 @@ from holdfast.cluster.host import Host
 from holdfast.cluster.slot_pool import SlotPool
 from holdfast.common.message import Place
 from holdfast.common.progress import hung
+from holdfast.common.redaction import redact
 from holdfast.common.wording import duration
 from holdfast.errors import ModelFailed, SlotDied
 from holdfast.ports.slots import SlotCall, StreamSlot, StreamSlotMaker
@@ -98,6 +99,11 @@ class Died(SlotDied):
         self.guilty = guilty
         self.model = model
 
+    @property
+    def loading_error(self) -> str:
+        """The reason why the model didn't load, without secrets."""
+        return redact(f"model {self.model!r} did not load: {self}")
+
 
 class Seats:
     """A node's seats, with living slots in them. ``on_death`` is told of a seat whose slot has gone."""
@@ -107,7 +113,7 @@ class Seats:
         self._clock, self._limits, self._tasks = host.clock, host.limits, host.tasks
         self._log = host.log
         self._on_death = on_death
-        self._seats: list[Seat] = []
+        self.seats: list[Seat] = []
         self.model_loads: Counter[str] = Counter()
         """How often each model was loaded, in any slot."""
         self.model_failures: Counter[str] = Counter()
@@ -116,9 +122,9 @@ class Seats:
 
     async def start(self) -> None:
         """Spawn every slot. Raises ConfigError if the app can't load."""
-        self._seats = [Seat() for _ in range(self._limits.slots)]
+        self.seats = [Seat() for _ in range(self._limits.slots)]
         for slot, seat in zip(
-            await asyncio.gather(*(self._pool.first() for _ in self._seats)), self._seats, strict=True
+            await asyncio.gather(*(self._pool.first() for _ in self.seats)), self.seats, strict=True
         ):
             self._sit(seat, slot)
         self._pool.warm_up()
@@ -135,7 +141,7 @@ class Seats:
             lacking = seat.lacks(models)
             return seat.streams + MODEL_STREAMS * lacking, lacking
 
-        seat = min(self._seats, key=rank)
+        seat = min(self.seats, key=rank)
         seat.streams += 1
         seat.wanted.update(models)
         return seat
@@ -148,17 +154,17 @@ class Seats:
     @property
     def models(self) -> Counter[str]:
         """In how many slots each model is loaded."""
-        return Counter(name for seat in self._seats if seat.slot is not None for name in seat.slot.models)
+        return Counter(name for seat in self.seats if seat.slot is not None for name in seat.slot.models)
 
     @property
     def busy(self) -> int:
         """In how many slots a call is under way."""
-        return sum(bool(seat.slot.calls) for seat in self._seats if seat.slot is not None)
+        return sum(bool(seat.slot.calls) for seat in self.seats if seat.slot is not None)
 
     def works(self) -> list[SlotWork]:
         """Return what the slots work at, the longest call first."""
         now, found = self._clock.monotonic(), []
-        for seat in self._seats:
+        for seat in self.seats:
             if seat.slot is not None and (call := seat.at_work) is not None and call.begun_at is not None:
                 for_s, still_s = now - call.begun_at, now - call.advanced_at
                 found.append(SlotWork(seat.slot.name, call.of, for_s, still_s, call.loading))
@@ -168,7 +174,7 @@ class Seats:
     def loading(self) -> Counter[str]:
         """In how many slots each model is being loaded."""
         return Counter(
-            seat.slot.loading for seat in self._seats if seat.slot is not None and seat.slot.loading
+            seat.slot.loading for seat in self.seats if seat.slot is not None and seat.slot.loading
         )
 
     async def call(
@@ -254,7 +260,7 @@ class Seats:
         """Kill what hangs; returns when to look next, infinity if nothing runs."""
         now = self._clock.monotonic()
         next_at = math.inf
-        for seat in self._seats:
+        for seat in self.seats:
             if seat.slot is None or not seat.ready.is_set():
                 continue  # its slot is being killed or replaced
             for call in seat.slot.calls:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import msgspec
 
 from holdfast.common.wording import duration
 from holdfast.ports.clock import Clock
 from holdfast.rules.streams.owner import Standstill, StandstillKind
-from holdfast.streams.router import Unplaced
-
-if TYPE_CHECKING:
-    from holdfast.streams.owners import Owned
+from holdfast.streams.owned import Owned
+from holdfast.streams.placing import Unplaced
 
 TOLD_AFTER_S = 5.0
 """After how long a stream that waits for one kind of thing is logged."""

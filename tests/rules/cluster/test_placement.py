@@ -18,6 +18,7 @@ from holdfast.rules.cluster.placement import (
     Member,
     Placed,
     WorkLoad,
+    can_be_read,
     choose,
     newest_revision,
     shortage,
@@ -144,6 +145,9 @@ def test_only_a_node_that_stays_and_tells_of_it_counts_as_one_that_reads_a_state
     assert not Load(reads={"tracks": 2}).tells_it_reads("frames", 2)
     assert not Load().tells_it_reads("frames", 2), "it may park the stream for good"
     assert not Load(reads={"frames": 2}, draining=True).tells_it_reads("frames", 2)
+    reader = Member("b", "b", "", Load(reads={"frames": 2}))
+    assert can_be_read([member("a"), reader], "frames", 2)
+    assert not can_be_read([member("a"), reader], "frames", 3)
 
 
 def test_a_stream_that_acts_goes_to_no_node_of_a_version_that_knows_no_effects_and_timers() -> None:

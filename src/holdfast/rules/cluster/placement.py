@@ -159,6 +159,11 @@ def acting_streams(members: Iterable[Member]) -> set[str]:
     return {stream for member in members for stream in member.load.acting or ()}
 
 
+def can_be_read(members: Iterable[Member], stream: str, state_version: int) -> bool:
+    """Return True if a member has said that its handler reads this version of a stream's state."""
+    return any(member.load.tells_it_reads(stream, state_version) for member in members)
+
+
 def newest_revision(members: Iterable[Member]) -> str:
     """Return the revision of the node that started last; "" if no node tells one."""
     told = [member.load for member in members if member.load.revision]
@@ -232,6 +237,22 @@ class Placed:
 
     def __init__(self) -> None:
         self._counts: dict[str, tuple[int, int]] = {}
+
+    def place(self, key: str, members: Iterable[Member], acting: Collection[str] = ()) -> Member | None:
+        """Choose the member to own a new key, as :func:`choose`, and count it there at once: many keys are
+        placed before the first answer comes."""
+        known = list(members)
+        target = choose(key, known, self.pending(known), acting)
+        if target is not None:
+            self.add(target)
+        return target
+
+    def not_taken(self, target: Member, owner: Member | None = None) -> None:
+        """Note that a key which was placed on ``target`` didn't go there: ``owner`` has it, if that is to be
+        counted."""
+        self.add(target, -1)
+        if owner is not None:
+            self.add(owner)
 
     def add(self, member: Member, streams: int = 1) -> None:
         """Count streams placed on ``member`` before its load shows them. A negative number takes them

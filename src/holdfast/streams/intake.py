@@ -1,0 +1,124 @@
+"""Takes messages in: those that a node receives from its queues, and those that others forward to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from holdfast.cluster.host import Host
+from holdfast.cluster.pump import Seen, Take
+from holdfast.common.held import Held, Receipt
+from holdfast.common.message import Place
+from holdfast.common.protocol import Answers, Done, Forward, Nudge, Parcel, ParcelAnswer, SettleReport
+from holdfast.errors import HoldfastError, InvalidMessage
+from holdfast.ports.queue import Delivery, Queue
+from holdfast.streams.addressing import address
+from holdfast.streams.owners import Owners
+from holdfast.streams.router import Router
+from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec
+
+
+class Intake:
+    """The intake of one node."""
+
+    def __init__(self, host: Host, queues: Mapping[str, Queue], owners: Owners, router: Router) -> None:
+        self._host = host
+        self._queues = queues
+        self.owners = owners
+        self._router = router
+
+    def listen(self) -> None:
+        """Begin to answer nodes that forward messages."""
+        inquiries = self._host.inquiries
+        inquiries.add(Forward, self.accept)
+        # Custody outlives a membership, and reports on it name the membership that took it.
+        inquiries.add(SettleReport, self.reported, outlives_membership=True)
+        inquiries.add(Nudge, self.nudge)
+
+    def taker(self, spec: StreamSpec) -> Take:
+        """Return the function that takes the deliveries of a stream."""
+        max_bytes = self._queues[spec.name].max_bytes
+        linked = self._queues[spec.name].fifo and spec.seq == QUEUE_NUMBER
+
+        def take(delivery: Delivery, receipt: Receipt, seen: Seen) -> None:
+            if len(delivery.body) > max_bytes:
+                raise InvalidMessage(
+                    f"the body has {len(delivery.body)} bytes, over max_message_bytes = {max_bytes};"
+                    " raise that on every node, or put what is large into the object store"
+                )
+            key, place = address(spec, delivery.body, delivery.attributes, delivery.id, delivery.number)
+            held = Held(
+                place, delivery.body, delivery.attributes, [receipt], delivery.receives, turn=delivery.turn
+            )
+            if linked:
+                before = seen.setdefault(key, {})
+                # One of a later run comes after this one, whatever its number is.
+                held.after = max((seq for run, seq in before.items() if run <= place.run), default=None)
+                before[place.run] = place.seq
+            self._router.dispatch(spec.name, spec.full_key(key), held)
+
+        return take
+
+    async def accept(self, forward: Forward) -> Answers:
+        """Take parcels for streams that this node owns, or whose claim it finds to be its own."""
+        unknown = {parcel.key: parcel.stream for parcel in forward.parcels if not self.owners.get(parcel.key)}
+        await asyncio.gather(*(self._adopt_claimed(stream, key) for key, stream in unknown.items()))
+        now = self._host.clock.monotonic()
+        return Answers([self._offer(parcel, forward, now) for parcel in forward.parcels])
+
+    async def _adopt_claimed(self, stream: str, key: str) -> None:
+        try:
+            claim = await self._host.coordinator.lookup(key)
+        except HoldfastError as error:
+            self._host.log.debug("could not look up a claim", key=key, error=str(error))
+            return
+        if claim is not None and claim.member == self._host.membership.id:
+            self.owners.adopt(stream, key, claim)
+
+    def _offer(self, parcel: Parcel, forward: Forward, now: float) -> ParcelAnswer:
+        verdict = self.owners.offer(parcel.key, unpack(parcel, forward, now))
+        if verdict == "accepted":
+            self._host.stats.accepted += 1
+            return ParcelAnswer(parcel.number, verdict, held_back=self.owners.is_gapped(parcel.key))
+        if verdict == "full":
+            return ParcelAnswer(
+                parcel.number,
+                verdict,
+                held_back=self.owners.waits_for_gap(parcel.key),
+                reserved=self.owners.is_reserved(parcel.key),
+            )
+        hint = self._router.placing.hint(parcel.key)
+        return ParcelAnswer(parcel.number, "no", hint.member, hint.epoch)
+
+    async def reported(self, report: SettleReport) -> Done:
+        """Take an owner's report on parcels of this node."""
+        self._router.reported(report)
+        return Done()
+
+    async def nudge(self, request: Nudge) -> Done:
+        """Have the owner of a stream that is due look after it, and adopt the stream if its claim is ours."""
+        if self.owners.get(request.key) is None:
+            await self._adopt_claimed(request.stream, request.key)
+        return Done(self.owners.nudge(request.key))
+
+
+def unpack(parcel: Parcel, forward: Forward, now: float) -> Held:
+    """Return the message that another node has forwarded, as this node holds it."""
+    receipt = Receipt(
+        parcel.receipt,
+        now + parcel.expires_in_s,
+        received_at=now - parcel.age_s,
+        sender=forward.sender,
+        number=parcel.number,
+        reply_to=forward.reply_to,
+    )
+    return Held(
+        Place(int(parcel.run), int(parcel.seq), parcel.id),
+        parcel.body,
+        parcel.attributes,
+        [receipt],
+        parcel.receives,
+        None if parcel.after is None else int(parcel.after),
+        counted=parcel.counted,
+        turn=None if parcel.turn is None else int(parcel.turn),
+    )

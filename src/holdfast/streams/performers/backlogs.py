@@ -1,0 +1,109 @@
+"""Reserves keys at their queues, and takes the messages of deep backlogs from there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from holdfast.cluster.host import Host
+from holdfast.common.message import Life
+from holdfast.errors import Fenced, HoldfastError, Retry
+from holdfast.ports.queue import Delivery, Taken
+from holdfast.rules.streams.backlog import Reserve, Take, Unreserve
+from holdfast.rules.streams.commands import PutBack
+from holdfast.rules.streams.owner import OwnerPhase
+from holdfast.streams.owned import Owned
+from holdfast.streams.owners import Owners
+from holdfast.streams.reservations import Reservations
+from holdfast.streams.waiting_room import WaitingRoom
+
+Bring = Callable[[str, Sequence[Delivery]], Awaitable[None]]
+"""Brings deliveries of a stream to their owners."""
+
+
+class Backlogs:
+    """Performs the commands on the backlogs of streams. ``room`` returns how many further messages of a
+    stream the node has room for; ``bring`` brings what was taken to its owners."""
+
+    def __init__(
+        self,
+        owners: Owners,
+        host: Host,
+        reservations: Reservations,
+        waiting: WaitingRoom,
+        *,
+        bring: Bring,
+        room: Callable[[str], int],
+    ) -> None:
+        self._owners = owners
+        self._log = host.log
+        self._reservations = reservations
+        self._waiting = waiting
+        self._bring = bring
+        self.room = room
+        reservations.on_lost = owners.reservation_lost
+        owners.perform_by(
+            {
+                Reserve: self.reserve,
+                Take: self.take,
+                Unreserve: self.unreserve,
+                PutBack: self.put_back,
+            }
+        )
+
+    async def reserve(self, entry: Owned, generation: int, _: Reserve) -> None:
+        """Reserve the messages of a key for its owner."""
+        stream, key, owner = entry.spec.name, entry.plain_key, entry.owner
+        try:
+            granted = await self._owners.retry(
+                entry,
+                generation,
+                lambda: self._reservations.reserve(stream, key, owner.epoch),
+                Retry.SAFE,
+                Retry.SAME,
+            )
+        except Fenced:
+            return  # what may have been reserved is reserved again, or lapses
+        except HoldfastError as error:
+            self._owners.note_failure(entry, error)
+            granted = False
+        if owner.generation != generation and owner.phase is OwnerPhase.DROPPED:
+            await self._reservations.unreserve(stream, key)
+            return
+        self._owners.answer(entry, generation, lambda now: owner.reserved(granted, now))
+        if owner.is_reserved:
+            self._waiting.reserved(entry.key)
+
+    def unreserve(self, entry: Owned, _: int, __: Unreserve) -> Coroutine[Any, Any, None]:
+        """Give a reservation up."""
+        return self._reservations.unreserve(entry.spec.name, entry.plain_key)
+
+    async def take(self, entry: Owned, generation: int, command: Take) -> None:
+        """Take messages of a key from its queue."""
+        stream, owner = entry.spec.name, entry.owner
+        taken: Taken | None = Taken([], more=True)
+        if (limit := min(command.limit, self.room(stream))) > 0:
+            try:
+                taken = await self._reservations.take(stream, entry.plain_key, limit, command.after)
+            except (HoldfastError, OSError) as error:
+                self._log.debug("could not take messages", key=entry.key, error=str(error))
+        if taken is None:
+            self._owners.answer(entry, generation, owner.reservation_lost)
+            return
+        try:
+            await self._bring(stream, taken.deliveries)
+        except (HoldfastError, OSError) as error:
+            self._log.warning("could not set a message aside", stream=stream, error=str(error))
+        count, more = len(taken.deliveries), taken.more
+        highest = max((delivery.turn or 0 for delivery in taken.deliveries), default=0)
+        self._owners.answer(entry, generation, lambda now: owner.took(count, highest, more, now))
+
+    async def put_back(self, entry: Owned, generation: int, command: PutBack) -> None:
+        """Put messages back before their stream moves. Those that don't get there show again by
+        themselves."""
+        stream = entry.spec.name
+        for held in command.messages:
+            held.become(Life.GIVEN_BACK)
+        self._reservations.put_back(stream, entry.plain_key, command.messages)
+        await self._reservations.all_back(stream)
+        self._owners.answer(entry, generation, entry.owner.were_put_back)

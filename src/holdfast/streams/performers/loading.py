@@ -1,0 +1,161 @@
+"""Loads the models of streams in their slots, and has streams wait, or move, that can't run here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any
+
+from holdfast.cluster.host import Host
+from holdfast.common.redaction import redact
+from holdfast.errors import ModelFailed
+from holdfast.rules.cluster.placement import can_be_read
+from holdfast.rules.streams.commands import LoadModels
+from holdfast.streams.obstacles import Obstacles, pause_s
+from holdfast.streams.owned import Owned
+from holdfast.streams.owners import Owners
+from holdfast.streams.seating import Seating
+from holdfast.streams.slots import Died, Seat, Seats
+
+
+class Loader:
+    """Performs loads of models. ``models`` are those that the app declares. ``on_obstacle`` is called with a
+    stream that can't run here (see ``Obstacles``), or can again."""
+
+    def __init__(
+        self,
+        owners: Owners,
+        host: Host,
+        models: Collection[str],
+        pool: Seats,
+        seating: Seating,
+        obstacles: Obstacles,
+        *,
+        on_obstacle: Callable[[str], None],
+    ) -> None:
+        self._owners = owners
+        self._host = host
+        self._models = models
+        self._pool = pool
+        self._seating = seating
+        self._obstacles = obstacles
+        self._on_obstacle = on_obstacle
+        owners.perform_by({LoadModels: self.load})
+
+    def load(self, entry: Owned, generation: int, _: LoadModels) -> Coroutine[Any, Any, None]:
+        """Load the models that the stream declares."""
+        entry.called_at = self._host.clock.monotonic()
+        return self._load(entry, generation)
+
+    async def _load(self, entry: Owned, generation: int) -> None:
+        owner = entry.owner
+        if owner.generation != generation:
+            return  # it may have been released, and would then keep a seat for ever
+        seat = self._seating.seat(entry)
+        async with seat.loads:
+            if owner.generation == generation:
+                await self._load_in(entry, generation, seat)
+
+    async def _load_in(self, entry: Owned, generation: int, seat: Seat) -> None:
+        owner, spec = entry.owner, entry.spec
+        if obstacle := self._obstacles.known(spec, seat):
+            self.obstructed(entry, generation, obstacle)
+            return
+        try:
+            _, slot = await self._pool.call(
+                seat,
+                spec.timeout_s,
+                lambda slot, call: slot.load(spec.name, entry.plain_key, spec.models, call=call),
+                of=entry.key,
+            )
+            self._seating.is_in(entry, slot)
+        except ModelFailed as error:
+            self._seating.is_in(entry, seat.slot)
+            self._obstacles.found(spec.name, error.model, redact(str(error)), seat)
+            self.obstructed(entry, generation, redact(str(error)))
+        except Died as error:
+            if error.model:
+                self._obstacles.found(spec.name, error.model, error.loading_error, seat)
+                self.obstructed(entry, generation, error.loading_error)
+            else:
+                text, detail = redact(str(error)), redact(error.detail)
+                self._owners.answer(entry, generation, lambda now: owner.slot_died(False, text, detail, now))
+        else:
+            self._owners.answer(entry, generation, owner.models_loaded)
+
+    # -- streams that can't run here --------------------------------------------------------------------
+
+    def unblock(self, stream: str) -> None:
+        """Have the streams go on that waited for an obstacle which is gone."""
+        for entry in self.obstructed_streams(stream):
+            self._owners.feed(entry, entry.owner.unblocked)
+
+    def obstructed_streams(self, stream: str) -> list[Owned]:
+        """Return the owned keys of a stream that this node can't run and another may: a declared model does
+        not load here, or their state is newer than the handler."""
+        return [entry for entry in self._owners.of(stream) if entry.owner.obstacle and not entry.tries_alone]
+
+    def model_failed(self, entry: Owned, generation: int, model: str, reason: str, handled: int = 0) -> None:
+        """Note that a handler asked for a model that doesn't load, after it had handled ``handled`` messages
+        of its run."""
+        if model not in self._models:
+            self.wait_alone(entry, generation, reason, handled)
+            return
+        if entry.seat is not None:  # else the stream was released meanwhile
+            self._obstacles.found(entry.spec.name, model, reason, entry.seat)
+        self.obstructed(entry, generation, reason, handled)
+
+    def obstructed(self, entry: Owned, generation: int, obstacle: str, handled: int = 0) -> None:
+        """Note that this node can't run the stream, which waits here or moves to a node that can."""
+        entry.tries_alone = False
+        self._owners.answer(entry, generation, lambda now: entry.owner.models_failed(obstacle, now, handled))
+        self._on_obstacle(entry.spec.name)
+
+    def wait_alone(self, entry: Owned, generation: int, reason: str, handled: int) -> None:
+        """Have the stream wait for what its next message needs, a model that isn't declared or a stored body.
+        Only a message can show whether that loads, and nobody knows which other streams need it, so this
+        stream waits here alone."""
+        if (seat := self._waits(entry, generation, reason, handled)) is None:
+            return
+        entry.tries_alone = True
+        if entry.failed_loads == 1:
+            self._host.log.error(
+                "what the next message needs does not load here; the stream waits",
+                key=entry.key,
+                error=reason,
+            )
+        self._host.tasks.spawn(self._try_alone(entry, generation, seat))
+
+    def wait_for_reader(self, entry: Owned, generation: int, reason: str) -> None:
+        """Have a stream whose state is newer than the handler here move to a node that reads it. Until one
+        takes it, it is looked at again with pauses: that node may be full now, or leave."""
+        if (seat := self._waits(entry, generation, reason)) is None:
+            return
+        if entry.failed_loads == 1:
+            self._host.log.warning(
+                "the state is newer than the handler here; the stream moves to a node that reads it",
+                key=entry.key,
+                error=reason,
+            )
+        self._on_obstacle(entry.spec.name)
+        self._host.tasks.spawn(self._try_alone(entry, generation, seat))
+
+    def _waits(self, entry: Owned, generation: int, reason: str, handled: int = 0) -> Seat | None:
+        """Tell the owner why its stream waits. Returns the seat, if it waits here now."""
+        self._owners.answer(entry, generation, lambda now: entry.owner.models_failed(reason, now, handled))
+        if entry.owner.generation != generation or not entry.owner.obstacle or entry.seat is None:
+            return None
+        entry.failed_loads += 1
+        return entry.seat
+
+    def is_read_elsewhere(self, entry: Owned) -> bool:
+        """Return True if another living node has said that its handler reads the stream's state."""
+        membership = self._host.membership
+        others = [member for member in membership.view.values() if member.id != membership.id]
+        return can_be_read(others, entry.spec.name, entry.owner.state_version)
+
+    async def _try_alone(self, entry: Owned, generation: int, seat: Seat) -> None:
+        waiting = sum(other.tries_alone and other.seat is seat for other in self._owners)
+        clock = self._host.clock
+        await clock.sleep(pause_s(entry.failed_loads, seat.took_s, clock.random(), waiting))
+        entry.tries_alone = False
+        self._owners.answer(entry, generation, entry.owner.unblocked)

@@ -1,0 +1,268 @@
+"""Counts the starts of heads, and runs messages in the slots of their streams."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from holdfast.cluster.host import Host
+from holdfast.common.held import Held
+from holdfast.common.redaction import redact
+from holdfast.common.trace import raised_at
+from holdfast.errors import (
+    Fenced,
+    HandlerFailed,
+    HoldfastError,
+    InvalidMessage,
+    ModelFailed,
+    Retry,
+    StateRejected,
+    ValueLost,
+)
+from holdfast.ports.slots import MessageWork, Ran
+from holdfast.rules.streams.commands import Run, Start
+from holdfast.streams.addressing import STORED, stored_of
+from holdfast.streams.loads import Loads
+from holdfast.streams.owned import Owned
+from holdfast.streams.owners import Owners
+from holdfast.streams.performers.loading import Loader
+from holdfast.streams.quarantine import Quarantine
+from holdfast.streams.seating import Seating
+from holdfast.streams.slots import Died, Seats
+from holdfast.streams.storage import StreamStorage
+from holdfast.streams.traces import HandlingSpans
+
+
+class Runner:
+    """Performs starts and runs. ``streams`` names the declared streams."""
+
+    def __init__(
+        self,
+        owners: Owners,
+        host: Host,
+        streams: Collection[str],
+        storage: StreamStorage,
+        pool: Seats,
+        seating: Seating,
+        loader: Loader,
+        loads: Loads,
+        quarantine: Quarantine,
+    ) -> None:
+        self._owners = owners
+        self._host = host
+        self._clock, self._log = host.clock, host.log
+        self._state, self._values = storage.state, storage.values
+        self._pool = pool
+        self._seating = seating
+        self._loader = loader
+        self._loads = loads
+        self._quarantine = quarantine
+        self._took = host.timings.handler_seconds.each(streams)
+        owners.perform_by({Start: self.start, Run: self.run})
+
+    # -- starts -----------------------------------------------------------------------------------------
+
+    async def start(self, entry: Owned, generation: int, command: Start) -> None:
+        """Count an opening that begins a head, once the head's turn in the quarantine has come."""
+        owner, quarantine = entry.owner, self._quarantine
+        epoch = owner.epoch
+        if command.alone and entry.alone != command.head:
+            with _kept_waiting(entry):
+                await quarantine.enter(last=command.last)
+            if owner.generation != generation:
+                quarantine.leave()  # a later opening of this stream may be next
+                return
+            entry.alone = command.head
+        elif not entry.alone and not quarantine.is_open:
+            with _kept_waiting(entry):
+                await quarantine.opened()  # what doesn't run yet is not to be counted
+        try:
+            openings = await self._owners.retry(
+                entry,
+                generation,
+                partial(self._state.start, entry.key, epoch, command.head),
+                Retry.SAFE,
+                Retry.SAME,
+            )
+        except Fenced:
+            self._host.stats.fenced += 1
+            self._owners.answer(entry, generation, owner.fenced)
+            return
+        self._owners.answer(entry, generation, lambda now: owner.started(openings, now))
+
+    # -- runs -------------------------------------------------------------------------------------------
+
+    def run(self, entry: Owned, generation: int, command: Run) -> Coroutine[Any, Any, None]:
+        """Run messages in the slot of their stream."""
+        entry.called_at = self._clock.monotonic()
+        return self._run(entry, generation, command)
+
+    async def _run(self, entry: Owned, generation: int, command: Run) -> None:
+        spans = HandlingSpans(self._host.tracer, entry.spec.name, entry.plain_key, command.messages)
+        if (works := await self._works(entry, generation, command, spans)) is None:
+            return
+        if not entry.alone and not self._quarantine.is_open:
+            with _kept_waiting(entry):
+                await self._quarantine.opened()
+        try:
+            with self._quarantine.running:
+                ran = await self._handle(entry, generation, command, works)
+        except (StateRejected, ModelFailed, HandlerFailed, Died) as error:
+            spans.failed(redact(str(error)))
+            self._failed(entry, generation, command, error)
+            return
+        if ran is not None:
+            entry.traced += spans.ran(ran)
+            self._ran(entry, generation, ran)
+
+    def _failed(
+        self,
+        entry: Owned,
+        generation: int,
+        command: Run,
+        error: StateRejected | ModelFailed | HandlerFailed | Died,
+    ) -> None:
+        """Answer a run that ended without results."""
+        owner, spec, answer, text = entry.owner, entry.spec, self._owners.answer, redact(str(error))
+        match error:
+            case StateRejected():
+                if command.version > spec.handler.version and self._loader.is_read_elsewhere(entry):
+                    self._loader.wait_for_reader(entry, generation, text)
+                    return
+                self._log.error("state does not load; the stream is parked", key=entry.key, error=text)
+                answer(entry, generation, lambda now: owner.rejected(text, now))
+            case ModelFailed():
+                self._loader.model_failed(entry, generation, error.model, text)
+            case HandlerFailed():
+                detail = redact(error.detail)
+                at = raised_at(detail)
+                self._log.warning("handler failed", key=entry.key, error=text, at=at, exception=detail)
+                answer(entry, generation, lambda now: owner.load_failed(text, detail, now))
+            case Died() if error.model in spec.models:
+                self._loader.model_failed(entry, generation, error.model, error.loading_error)
+            case Died():
+                detail = redact(error.detail)
+                answer(entry, generation, lambda now: owner.slot_died(error.guilty, text, detail, now))
+
+    def _ran(self, entry: Owned, generation: int, ran: Ran) -> None:
+        """Answer a run that handled messages, or failed at its first."""
+        owner, name = entry.owner, entry.spec.name
+        took_s = entry.seat.took_s if entry.seat is not None else 0.0
+        count = len(ran.results) + bool(ran.error)
+        self._loads.note(entry.key, took_s, count)
+        if count:
+            self._took[name].note(took_s / count, count)
+        self._host.stats.handled += len(ran.results)
+        if any(ran.acts):
+            self._owners.acting.add(name)
+        if ran.model:
+            self._pool.model_failures[ran.model] += 1
+            self._loader.model_failed(entry, generation, ran.model, ran.error, len(ran.results))
+            return
+        if ran.results:
+            entry.failed_loads = 0
+        if ran.error:
+            at = raised_at(ran.detail)
+            self._log.warning("handler failed", key=entry.key, error=ran.error, at=at, exception=ran.detail)
+        self._owners.answer(
+            entry,
+            generation,
+            lambda now: owner.ran(
+                ran.results, ran.state, ran.version, ran.error, ran.detail, ran.permanent, now, ran.acts
+            ),
+        )
+
+    async def _handle(
+        self, entry: Owned, generation: int, command: Run, works: list[MessageWork]
+    ) -> Ran | None:
+        """Have the slot handle messages; return None if the opening is over."""
+        spec = entry.spec
+        if command.fresh and entry.owner.generation == generation:
+            await self._open_handler(entry, command)
+        if entry.owner.generation != generation:
+            return None  # its handler may be open in the slot by now: run nothing in it
+        seat, slot = entry.seat, entry.slot
+        if seat is None or slot is None:
+            raise Died("the slot was replaced", "", guilty=False)
+        ran, _ = await self._pool.call(
+            seat,
+            spec.timeout_s,
+            lambda slot, call: slot.run(
+                spec.name,
+                entry.plain_key,
+                works,
+                command.limit,
+                spec.checkpoint_after_ms / 1000,
+                call=call,
+            ),
+            slot,
+            of=entry.key,
+        )
+        return ran
+
+    async def _open_handler(self, entry: Owned, command: Run) -> None:
+        spec, key = entry.spec, entry.plain_key
+        _, slot = await self._pool.call(
+            self._seating.seat(entry),
+            spec.timeout_s,
+            lambda slot, call: slot.open(spec.name, key, command.state, command.version, call=call),
+            of=entry.key,
+        )
+        entry.called_at = self._clock.monotonic()
+        self._seating.is_in(entry, slot)
+
+    async def _works(
+        self, entry: Owned, generation: int, command: Run, spans: HandlingSpans
+    ) -> list[MessageWork] | None:
+        """Return what the slot gets of a run; None if the body of its first message can't be read, for now or
+        for ever. A message with a stored body goes alone, so that a run needs memory for one of them."""
+        messages, body = command.messages, command.messages[0].body
+        is_stored = [STORED in held.attributes for held in messages]
+        if is_stored[0]:
+            try:
+                body = await self._stored_body(messages[0])
+            except (ValueLost, InvalidMessage) as error:
+                reason = redact(str(error))
+                spans.unread(reason)
+                self._log.warning("a stored body is lost", key=entry.key, error=reason)
+                self._owners.answer(
+                    entry,
+                    generation,
+                    lambda now: entry.owner.ran([], None, 0, reason, "", True, now),
+                )
+                return None
+            except (HoldfastError, OSError) as error:
+                reason = f"a stored body can't be read: {redact(str(error))}"
+                spans.unread(reason)
+                if entry.owner.generation == generation:
+                    self._seating.seat(entry)
+                    self._loader.wait_alone(entry, generation, reason, 0)
+                return None
+        count = 1 if is_stored[0] else is_stored.index(True) if True in is_stored else len(messages)
+        return [
+            MessageWork(
+                held.place.run,
+                held.place.seq,
+                body if place == 0 else held.body,
+                held.tries + 1,
+                held.place.timer,
+                held.traceparent,
+            )
+            for place, held in enumerate(messages[:count])
+        ]
+
+    async def _stored_body(self, held: Held) -> bytes:
+        stored = stored_of(held.attributes)
+        assert stored is not None
+        return await self._values.get(stored.value)
+
+
+@contextmanager
+def _kept_waiting(entry: Owned) -> Iterator[None]:
+    entry.kept_waiting += 1
+    try:
+        yield
+    finally:
+        entry.kept_waiting -= 1
