@@ -8,8 +8,8 @@ from typing import TypeVar
 from holdfast.cli import output
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
-from holdfast.errors import HoldfastError, Retry
 from holdfast.ports.clock import Clock
+from holdfast.system.retrying import may_repeat, retry_call
 
 T = TypeVar("T")
 
@@ -29,19 +29,17 @@ class ReadPatience:
 
     async def read(self, call: Callable[[], Awaitable[T]]) -> T:
         """The answer of a call that may be repeated. Raises what it raises for good, or for too long."""
-        failures, give_up_at = 0, self._clock.monotonic() + PATIENCE_S
-        while True:
-            try:
-                answer = await call()
-            except HoldfastError as error:
-                late = not self._ever and self._clock.monotonic() >= give_up_at
-                if error.retry not in (Retry.SAFE, Retry.SAME) or late:
-                    raise
-                if not failures:
-                    output.complain(f"no answer yet, asking again: {redact(str(error))}")
-                failures += 1
-            else:
-                if failures:
-                    output.complain("answered again")
-                return answer
-            await self._clock.sleep(PAUSES.delay_s(failures, self._clock.random()))
+        give_up_at, errors = self._clock.monotonic() + PATIENCE_S, list[Exception]()
+
+        def failed(error: Exception) -> None:
+            late = not self._ever and self._clock.monotonic() >= give_up_at
+            if late or not may_repeat(error):
+                raise error
+            if not errors:
+                output.complain(f"no answer yet, asking again: {redact(str(error))}")
+            errors.append(error)
+
+        answer = await retry_call(call, self._clock, PAUSES, failed)
+        if errors:
+            output.complain("answered again")
+        return answer

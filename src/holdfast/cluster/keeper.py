@@ -20,6 +20,7 @@ from holdfast.common.reception import Reception
 from holdfast.common.redaction import redact
 from holdfast.errors import HoldfastError, Retry
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
+from holdfast.system.retrying import retry_call
 
 LOOKS_A_VISIBILITY = 10
 """How many times deliveries are checked during one visibility. Each is extended when almost half of it is
@@ -300,20 +301,20 @@ class Keeper:
     async def _insist(self, call: Callable[[], Awaitable[Any]]) -> bool:
         """Repeat a call until it is answered, which must be harmless; return False if it is refused for
         good."""
-        failures = 0
-        while True:
-            try:
-                await call()
-                return True
-            except (HoldfastError, OSError) as error:
-                if isinstance(error, HoldfastError) and error.retry is Retry.NEVER:
-                    self._log.error(
-                        "the queue refuses this call; giving it up", stream=self._stream, error=str(error)
-                    )
-                    return False
-                failures += 1
-                self._log.warning("the queue does not answer", stream=self._stream, error=str(error))
-            await self._clock.sleep(self._retry.delay_s(failures, self._clock.random()))
+
+        def failed(error: Exception) -> None:
+            if isinstance(error, HoldfastError) and error.retry is Retry.NEVER:
+                raise error
+            self._log.warning("the queue does not answer", stream=self._stream, error=str(error))
+
+        try:
+            await retry_call(call, self._clock, self._retry, failed)
+        except HoldfastError as error:
+            self._log.error(
+                "the queue refuses this call; giving it up", stream=self._stream, error=str(error)
+            )
+            return False
+        return True
 
 
 async def free(queues: Iterable[Queue], member: str, log: Any) -> None:

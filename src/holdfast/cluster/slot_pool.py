@@ -12,6 +12,7 @@ from holdfast.cluster.host import Host
 from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.ports.slots import Exit, Slot, SlotMaker
+from holdfast.system.retrying import retry_call
 
 S = TypeVar("S", bound=Slot)
 
@@ -67,18 +68,19 @@ class SlotPool(Generic[S]):
 
     async def spawn(self) -> S | None:
         """A new slot, however often it must be tried; None once the pool is closed."""
-        failures = 0
-        while not self.closed:
-            try:
-                return await self._spawn()
-            except ConfigError as error:
-                if not self.closed:
-                    self._log.error("the app does not load in a new slot", error=str(error))
-            except HoldfastError as error:
+
+        async def spawn() -> S | None:
+            return None if self.closed else await self._spawn()
+
+        def failed(error: Exception) -> None:
+            if not isinstance(error, HoldfastError):
+                raise error
+            if not isinstance(error, ConfigError):
                 self._log.warning("could not start a slot", error=str(error))
-            failures += 1
-            await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
-        return None
+            elif not self.closed:
+                self._log.error("the app does not load in a new slot", error=str(error))
+
+        return await retry_call(spawn, self._clock, self._backoff, failed)
 
     def died(self, slot: S, gone: Exit) -> None:
         """A slot has ended that should not have."""

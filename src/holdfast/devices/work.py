@@ -13,7 +13,7 @@ from holdfast.devices.ports.outbox import Adding, OutboxStore
 from holdfast.devices.shards import Shards
 from holdfast.devices.source import fill
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.extend import Load, Queue
+from holdfast.extend import Load, Queue, retry_call
 from holdfast.extend.products import Host
 from holdfast.extend.tools import Backoff
 
@@ -68,17 +68,17 @@ class DeviceWork:
         self.shards.look()
 
     async def prepare(self) -> None:
-        failures = 0
-        while True:
-            try:
-                spec = self._outbox.spec
-                adding = Adding(spec.lanes, spec.expires_in_s, spec.max_body)
-                await self._store.prepare(spec.name, spec.shards, adding)
-                return
-            except (Unavailable, OutcomeUnknown) as error:
-                failures += 1
-                self._host.log.warning("the outbox's database doesn't answer yet", error=str(error))
-                await self._host.clock.sleep(BACKOFF.delay_s(failures, self._host.clock.random()))
+        spec = self._outbox.spec
+        adding = Adding(spec.lanes, spec.expires_in_s, spec.max_body)
+
+        def failed(error: Exception) -> None:
+            if not isinstance(error, Unavailable | OutcomeUnknown):
+                raise error
+            self._host.log.warning("the outbox's database doesn't answer yet", error=str(error))
+
+        await retry_call(
+            lambda: self._store.prepare(spec.name, spec.shards, adding), self._host.clock, BACKOFF, failed
+        )
 
     def begin(self, address: str) -> None:
         self._host.tasks.repeat(self.dispatcher.run, self._host.clock, self._host.log)

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from holdfast.system.interpreter import quick_switches
     from holdfast.system.log import get_logger
     from holdfast.system.machine import Machine
+    from holdfast.system.retrying import retry_call
 else:  # A service that offers a queue needs no state store.
     __getattr__ = exports(
         __name__,
@@ -134,6 +135,7 @@ else:  # A service that offers a queue needs no state store.
             "ledger": "holdfast.rules.streams.ledger:",
             "make_file": "holdfast.system.files",
             "make_folder": "holdfast.system.files",
+            "retry_call": "holdfast.system.retrying",
             "quick_switches": "holdfast.system.interpreter",
             "sync_names": "holdfast.system.files",
             "task_changes": "holdfast.rules.tasks.changes:",
@@ -209,6 +211,7 @@ __all__ = [
     "named",
     "path_in",
     "quick_switches",
+    "retry_call",
     "schemes",
     "sync_names",
     "task_changes",

@@ -11,9 +11,9 @@ from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import Settlement
 from holdfast.common.held import Held
 from holdfast.common.redaction import redact
-from holdfast.errors import HoldfastError
 from holdfast.ports.objects import Objects
 from holdfast.streams.archive import ArchivedMessage, archived, hour_of, lines_of, object_name
+from holdfast.system.retrying import retry_call
 
 LINGER_S = 2.0
 """How long committed messages wait for others of their key, to share an object. A client's request doesn't
@@ -106,18 +106,13 @@ class Archiver:
     async def _put(self, name: str, data: bytes) -> None:
         """Put an object, and repeat that until it is answered. People can correct what is refused, such as a
         bucket that is missing, so that is repeated too."""
-        failures = 0
-        while True:
-            try:
-                await self._objects.put(name, data)
-            except (HoldfastError, OSError) as error:
-                failures += 1
-                self.error = redact(str(error))
-                self._tell()
-            else:
-                self.error = ""
-                return
-            await self._clock.sleep(self._retry.delay_s(failures, self._clock.random()))
+
+        def failed(error: Exception) -> None:
+            self.error = redact(str(error))
+            self._tell()
+
+        await retry_call(lambda: self._objects.put(name, data), self._clock, self._retry, failed)
+        self.error = ""
 
     def _tell(self) -> None:
         now = self._clock.monotonic()

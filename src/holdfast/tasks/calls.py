@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from holdfast.cluster.host import Host
 from holdfast.errors import HoldfastError, Retry, TooLarge
+from holdfast.system import retrying
 
 T = TypeVar("T")
 
@@ -27,16 +28,13 @@ async def retry_call(
 ) -> T:
     """Repeat a call until it is answered, which must be harmless. Raises an error for which ``raises``
     returns True."""
-    failures = 0
-    while True:
-        try:
-            return await call()
-        except (HoldfastError, OSError) as error:
-            if raises(error):
-                raise
-            failures += 1
-            host.log.warning("service does not answer", service=service, error=str(error))
-        await host.clock.sleep(host.limits.retry.delay_s(failures, host.clock.random()))
+
+    def failed(error: Exception) -> None:
+        if raises(error):
+            raise error
+        host.log.warning("service does not answer", service=service, error=str(error))
+
+    return await retrying.retry_call(call, host.clock, host.limits.retry, failed)
 
 
 async def retry_unless_refused(host: Host, service: str, call: Callable[[], Awaitable[T]]) -> T | None:

@@ -41,6 +41,7 @@ from holdfast.rules.tasks.task import (
     failed_in,
     name_in_batch,
 )
+from holdfast.system.retrying import may_repeat, retry_call
 from holdfast.system.spans import sending
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, DueFollowUp, due
@@ -367,17 +368,16 @@ class Producer:
         self, receive: Callable[[], Awaitable[list[Delivery]]], closes: int
     ) -> list[Delivery]:
         """Receive, and repeat that while the queue doesn't answer. Returns nothing once this is closed."""
-        failures = 0
-        while self._closes == closes:
-            try:
-                return await receive()
-            except HoldfastError as error:
-                if error.retry not in (Retry.SAFE, Retry.SAME):
-                    raise
-                failures += 1
-                self._log.warning("could not read briefs; asking again", app=self._app, error=str(error))
-            await self._clock.sleep(READ_AGAIN.delay_s(failures, self._clock.random()))
-        return []
+
+        async def receive_unless_closed() -> list[Delivery]:
+            return await receive() if self._closes == closes else []
+
+        def failed(error: Exception) -> None:
+            if not may_repeat(error):
+                raise error
+            self._log.warning("could not read briefs; asking again", app=self._app, error=str(error))
+
+        return await retry_call(receive_unless_closed, self._clock, READ_AGAIN, failed)
 
     async def close(self) -> None:
         """Finish reading briefs: delete acknowledged ones and give back unread ones. Readers get no more."""
