@@ -109,11 +109,11 @@ async def test_work_that_fails_costs_no_other_device_its_connection(
 
     with capture_logs() as logs:
         async with Fleet(address, NAMES, SystemClock(), work=work) as fleet:
-            connection = fleet._connection
+            connection = fleet.connection
             for number, name in enumerate(("d1", "d1", "d2")):
                 devices.publish(Command(name, f"1.{number}.1", BODY))
             assert (await events.until(DeviceAnswer)).id == "1.2.1"
-            assert fleet._connection is connection
+            assert fleet.connection is connection
             assert not connection.lost.is_set()
     [told] = [entry for entry in logs if entry["log_level"] == "error"]
     assert (told["device"], told["error"]) == ("d1", "LookupError")
@@ -135,12 +135,12 @@ async def test_a_command_that_a_fleet_s_dialect_fails_at_costs_no_device_its_con
     events = DeviceEvents(devices)
     await events.until(Connected)
     async with Fleet(address, NAMES, SystemClock(), dialect=Careless()) as fleet:
-        connection = fleet._connection
+        connection = fleet.connection
         for payload in (b"no JSON", b'{"id":7}', b'{"id":"1.1.1"}'):
             connection.publish(Topics().command_to("d1"), payload)
         connection.flush()
         assert (await events.until(DeviceAnswer)).id == "1.1.1"
-        assert fleet._connection is connection
+        assert fleet.connection is connection
         assert fleet.counts.heard == 1
 
 

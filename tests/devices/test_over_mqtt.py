@@ -103,7 +103,7 @@ class Played:
 
     async def told(self) -> Counter[int]:
         """How often the business was told of each command."""
-        with self.store._engine.connect() as connection:
+        with self.store.engine.connect() as connection:
             return Counter(connection.execute(text("SELECT command FROM told")).scalars())
 
 

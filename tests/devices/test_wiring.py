@@ -58,4 +58,4 @@ async def test_devices_are_those_of_the_outbox(shards: int, hears: str) -> None:
     devices = open_devices(Services(Config(devices_url="mqtt://broker?max_payload=999")), spec)("me", ours)
     assert isinstance(devices, MqttDevices)
     assert devices.max_payload == 999
-    assert devices._address.hears == hears
+    assert devices.address.hears == hears

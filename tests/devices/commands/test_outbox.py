@@ -164,9 +164,9 @@ def test_a_rollout_that_is_aborted_cannot_be_aborted_again(
 ) -> None:
     async def add() -> int:
         store = SqlOutbox(url, SystemClock())
-        number = await store._change(
-            lambda db: SqlWriter(db).add_rollout("faces", "firmware", 3, None, 1.0, 1.0)
-        )
+        await store.prepare("faces", 1)
+        with store.engine.begin() as connection:
+            number = SqlWriter(connection).add_rollout("faces", "firmware", 3, None, 1.0, 1.0)
         await store.close()
         return number
 

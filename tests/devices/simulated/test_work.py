@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.cluster.host import Host
 from holdfast.devices import work as module
 from holdfast.devices.rules.device_queue import CommandState
 from holdfast.devices.services.memory.device import MemoryDevices
@@ -20,8 +21,12 @@ from tests.devices.simulated.conftest import Site
 KEEP_S = 100.0
 
 
-def worked(site: Site) -> DeviceWork:
-    host = make_host(site.clock, site.tasks, log=site.log, name="node")
+def host_of(site: Site) -> Host:
+    return make_host(site.clock, site.tasks, log=site.log, name="node")
+
+
+def worked(site: Site, host: Host | None = None) -> DeviceWork:
+    host = host or host_of(site)
     return DeviceWork(
         host, site.outbox, site.store, lambda identity, still_ours: MemoryDevices(site.broker, identity)
     )
@@ -72,11 +77,12 @@ async def test_whoever_takes_a_shard_hears_the_devices_that_have_had_commands(
 
 async def test_a_node_whose_clock_is_ahead_drops_nothing_that_closed_lately(site: Site) -> None:
     await site.start(1, keep_s=KEEP_S)
-    work = worked(site)
+    host = host_of(site)
+    work = worked(site, host)
     await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     clock = SimClock(Random(1), "ahead")
     clock.set_by_s = 2 * KEEP_S
-    work._host.clock = clock
+    host.clock = clock
     await work.maintain()
     assert len(await site.store.commands("doors")) == 1
 
@@ -111,8 +117,8 @@ async def test_a_shard_that_the_store_cant_read_keeps_a_node_from_no_other(site:
     del site.store.tables.shards["doors", 1]
     coordinator, me = MemoryCoordinator(site.clock), Member("me", "me", "sim://me", load=Load())
     await coordinator.join(me, 3600.0)
-    work = worked(site)
-    host = work.shards._host
+    host = host_of(site)
+    work = worked(site, host)
     host.coordinator = coordinator
     host.draining = False
     host.membership = SimpleNamespace(id="me", alive=True, view={"me": me})  # type: ignore[assignment]

@@ -74,7 +74,7 @@ class Fleet:
         self._dialect = dialect or JsonDialect()
         self._name = name
         self._once = Once(100)
-        self._connection = Connection(self._hear, self._address.version)
+        self.connection = Connection(self._hear, self._address.version)
         self._by_topic = {self._topics.command_to(device): t for device, t in self.terminals.items()}
         self._answers = {device: self._topics.heard_from(device)[0] for device in devices}
         self._due: list[tuple[float, int, Terminal, Saying]] = []
@@ -96,7 +96,7 @@ class Fleet:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._connection.end()
+        await self.connection.end()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -131,7 +131,7 @@ class Fleet:
             password=address.password,
             tls=tls_context(address),
         )
-        self._connection = connection
+        self.connection = connection
         try:
             await connection.subscribe([self._topics.command.replace(DEVICE, "+")], min(address.qos, 1))
         except BaseException:
@@ -140,7 +140,7 @@ class Fleet:
 
     async def _keep(self) -> None:
         while True:
-            await self._connection.lost.wait()
+            await self.connection.lost.wait()
             try:
                 await self._connect()
             except (Unavailable, OSError, TimeoutError):
@@ -181,7 +181,7 @@ class Fleet:
     def _say(self, terminal: Terminal, saying: Saying) -> None:
         terminal.said(saying)
         self._said += 1
-        self._connection.publish(
+        self.connection.publish(
             self._answers[terminal.device],
             saying.payload,
             qos=min(self._address.qos, 1),
@@ -213,5 +213,5 @@ class Fleet:
                 now = self._clock.monotonic()
                 for device in devices[first : first + at_once]:
                     if not self.terminals[device].away(now):
-                        self._connection.publish(beats[device], b"{}")
+                        self.connection.publish(beats[device], b"{}")
                 await self._clock.sleep(step_s)

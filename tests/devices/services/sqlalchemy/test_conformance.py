@@ -136,7 +136,7 @@ class SqlConformance(OutboxConformance):
         with begin() as db:
             db.add([new(f"d{n}") for n in range(100)])
         asked: list[tuple[str, Any]] = []
-        event.listen(store._engine, "before_cursor_execute", lambda *a: asked.append((a[2], a[3])))
+        event.listen(store.engine, "before_cursor_execute", lambda *a: asked.append((a[2], a[3])))
         await store.commands(OUTBOX, device="d1")
         await store.commands(OUTBOX, device="d1", state=CommandState.SCHEDULED)
         await store.commands(OUTBOX, state=CommandState.FAILED)
@@ -161,7 +161,7 @@ class SqlConformance(OutboxConformance):
             db.add([new(f"d{n:03}") for n in range(100) for _ in range(1 + n % 3)])
         await dispatcher.take_turn()
         asked: list[tuple[str, Any]] = []
-        event.listen(store._engine, "before_cursor_execute", lambda *a: asked.append((a[2], a[3])))
+        event.listen(store.engine, "before_cursor_execute", lambda *a: asked.append((a[2], a[3])))
         assert len(await store.devices(OUTBOX, limit=2)) == 2
         few, first = len(asked), asked[0]
         assert [each.waiting for each in await store.devices(OUTBOX)] == [1 + n % 3 for n in range(100)]
@@ -232,7 +232,7 @@ class TestPostgresqlOutbox(SqlConformance):
             db.add([new(f"d{n}") for n in range(50)])
             db.add([new("d0"), new("d1", not_before=NOW + 1000.0)])
         spied = mock.patch.object(
-            PostgresqlTransaction, "_send", autospec=True, side_effect=PostgresqlTransaction._send
+            PostgresqlTransaction, "send", autospec=True, side_effect=PostgresqlTransaction.send
         )
         with spied as sent:
             sendings = await dispatcher.send()

@@ -127,7 +127,7 @@ async def test_a_server_that_dies_is_unavailable_and_comes_back(
 async def test_a_server_that_is_gone_without_a_word_is_given_up(postgresql_server: PostgresqlServer) -> None:
     for said, patience_ms in (("", "15000"), ("?tcp_user_timeout=7", "7")):
         store = SqlOutbox(f"{postgresql_server.url}{said}", SystemClock())
-        with store._engine.connect() as connection:
+        with store.engine.connect() as connection:
             driver: Any = connection.connection.driver_connection
             settings = driver.info.get_parameters()
         assert (settings["tcp_user_timeout"], settings["keepalives_idle"]) == (patience_ms, "5")
@@ -159,7 +159,7 @@ async def test_a_full_disk_of_the_server_is_unavailable(postgresql_server: Postg
 async def test_a_full_disk_is_unavailable_and_stores_nothing(tmp_path: Path) -> None:
     store = SqlOutbox(f"sqlite:///{tmp_path}/app.db", SystemClock())
     await store.prepare("doors", 1)
-    engine = store._engine
+    engine = store.engine
     with engine.connect() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 2}")

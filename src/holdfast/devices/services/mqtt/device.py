@@ -81,7 +81,7 @@ class MqttDevices:
         self.max_payload = address.max_payload
         self.correlates = address.version == "5"
         self.tells_nobody = self.correlates and address.qos == 1
-        self._address = address
+        self.address = address
         self._identity = identity
         self._clock = clock
         self._check = check
@@ -110,7 +110,7 @@ class MqttDevices:
         self._watched: set[str] = set()
 
     async def start(self) -> None:
-        if self._address.hears == "all":
+        if self.address.hears == "all":
             sharing = self._links if self._shared else self._links[:1]
             for link in sharing:
                 link.hear(self._heard_from_all(len(sharing)))
@@ -124,7 +124,7 @@ class MqttDevices:
     def watch(self, devices: Iterable[str]) -> None:
         for device in devices:
             self._watched.add(device)
-            if self._address.hears == "own":
+            if self.address.hears == "own":
                 self._link(device).hear(self._topics.heard_from(device))
 
     def publish(self, command: Command) -> None:
@@ -132,7 +132,7 @@ class MqttDevices:
         check_id(command.id)
         if not self._up:
             reason = self._told.reason if isinstance(self._told, Disconnected) else "connecting"
-            raise Unavailable(f"not connected to {self._address}: {reason}")
+            raise Unavailable(f"not connected to {self.address}: {reason}")
         payload, extras = written(self._dialect, command.payload, command.id), None
         if len(payload) > self.max_payload:
             raise TooLarge(
@@ -149,7 +149,7 @@ class MqttDevices:
             )
         link = self._link(command.device)
         self._watched.add(command.device)
-        if self._address.hears == "own":
+        if self.address.hears == "own":
             link.hear(heard)
         link.publish(topic, payload, extras, command)
 
@@ -177,8 +177,8 @@ class MqttDevices:
     def up(self) -> None:
         """A link is connected."""
         limits = [link.max_packet - PACKET_SPARE for link in self._links if link.connected]
-        self.max_payload = max(min(self._address.max_payload, *limits), 0)
-        if self._address.hears == "all" and not all(link.shares for link in self._links):
+        self.max_payload = max(min(self.address.max_payload, *limits), 0)
+        if self.address.hears == "all" and not all(link.shares for link in self._links):
             self._links[0].hear(self._topics.heard_from_all())
         if all(link.connected for link in self._links):
             self._up = True
@@ -269,7 +269,7 @@ class MqttDevices:
 
     async def _measure(self) -> None:
         try:
-            said = roundtrip.advice(await roundtrip.measure(self._address, self._identity, self._clock))
+            said = roundtrip.advice(await roundtrip.measure(self.address, self._identity, self._clock))
         except Unavailable as error:
             log.info("can't measure the broker", identity=self._identity, why=str(error))
             return
@@ -293,7 +293,7 @@ class MqttDevices:
     @property
     def _shared(self) -> bool:
         """Several connections share what is heard, each getting a part."""
-        return self._address.connections > 1 and self._address.version == "5"
+        return self.address.connections > 1 and self.address.version == "5"
 
     def _heard_from_all(self, connections: int) -> list[str]:
         """Return the filters for all that devices say, where so many connections share it. Their number is

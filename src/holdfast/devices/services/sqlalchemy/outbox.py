@@ -102,10 +102,10 @@ class SqlOutbox:
         if durability not in ("full", "normal"):
             raise ConfigError(f"durability {durability!r} must be 'full' or 'normal'")
         self._durability = durability
-        self._engine = engines.connect(self._url, busy_timeout_s, access)
+        self.engine = engines.connect(self._url, busy_timeout_s, access)
         self._postgresql = self._url.get_backend_name() == "postgresql"
         self._statements = POSTGRESQL if self._postgresql else SQLITE
-        self._errors = DBAPIError, self._engine.dialect.loaded_dbapi.Error
+        self._errors = DBAPIError, self.engine.dialect.loaded_dbapi.Error
         self._listener = NotifyListener(self._url, clock)
         self._failures = self._failures_raised = 0
         self._lenient = False
@@ -486,7 +486,7 @@ class SqlOutbox:
         await self._listener.close()
         for thread in (self._writer, self._reader):
             await asyncio.to_thread(thread.shutdown)
-        await asyncio.to_thread(self._engine.dispose)
+        await asyncio.to_thread(self.engine.dispose)
         quick_switches.release()
 
     # --- transactions
@@ -522,7 +522,7 @@ class SqlOutbox:
         return engines.named(error, self._url, committing=committing)
 
     def _connect(self) -> Connection:
-        connection = self._engine.connect()
+        connection = self.engine.connect()
         if self._lenient:
             engines.read_anything(connection)
         return connection

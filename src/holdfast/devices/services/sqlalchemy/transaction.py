@@ -117,11 +117,11 @@ class PostgresqlTransaction:
     @property
     def connection(self) -> Connection:
         if self._unsent:
-            self._send()
+            self.send()
         return self._connection
 
     def read(self, *queries: Query) -> list[Rows]:
-        self._send(*queries)
+        self.send(*queries)
         found: list[Rows] = []
         for _ in queries:
             found.append(self._cursor.fetchall())
@@ -137,10 +137,10 @@ class PostgresqlTransaction:
     def commit(self) -> None:
         if not self._certain:
             self.write(RELAX, {})
-        self._send((COMMIT, {}))
+        self.send((COMMIT, {}))
         self._connection.commit()
 
-    def _send(self, *queries: Query) -> None:
+    def send(self, *queries: Query) -> None:
         """Send it with all that waits; the results of ``queries`` are to be fetched next."""
         sent, self._unsent = [*self._unsent, *queries], []
         fresh = list(dict.fromkeys(each for each, _ in sent if each.prepare and each not in self._prepared))
