@@ -17,6 +17,7 @@ LOOPS ?= 1
 SERVICES ?=
 NAME ?= streams
 PART ?=
+MODULES ?=
 ARGS ?=
 CODE := $(wildcard src simulator tests benchmarks examples deploy)
 
@@ -163,8 +164,8 @@ fmt: $(VENV)/.dev ## format the code and fix what lint can fix
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: nightly
-nightly: ## the rest, in hours: fresh seeds (FRESH=10000), every test (LOOPS=1, CHAOS_MINUTES=2.5), another PostgreSQL
-	@$(MAKE) --keep-going night-seeds night-tests night-postgresql
+nightly: ## the rest, in hours: fresh seeds (FRESH=10000), every test (LOOPS=1, CHAOS_MINUTES=2.5), PostgreSQL 18, mutations
+	@$(MAKE) --keep-going night-seeds night-tests night-postgresql mutate
 
 WORLDS := streams acting upkeep archiving tasks devices
 
@@ -186,6 +187,10 @@ night-tests: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) $(SERVERS)buildah
 night-postgresql: $(VENV)/.dev $(SERVERS)postgresql18 $(SERVERS)pgbouncer
 	@POSTGRESQL_SERVER=postgresql18 $(NIGHT) tests/services/postgres tests/nodes/test_postgres_faults.py
 
+.PHONY: mutate
+mutate: $(VENV)/.dev ## change what decides, and list what no test notices (MODULES="holdfast.rules.tasks.rates")
+	@tools/mutate $(MODULES)
+
 .PHONY: docs
 docs: $(VENV)/.demo ## refresh what the docs, Prometheus' rules and Grafana's board take from the code
 	@$(BIN)/python docs/generate.py
@@ -205,5 +210,5 @@ lock: $(VENV)/.dev ## pin the newest dependencies in locks/
 
 .PHONY: clean
 clean: ## delete what was built or cached here
-	rm -rf $(VENV) .cache .*_cache .hypothesis .coverage* build dist
+	rm -rf $(VENV) .cache .*_cache .hypothesis .coverage* build dist mutants
 	find . -name __pycache__ -prune -exec rm -rf {} +

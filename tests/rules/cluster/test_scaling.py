@@ -110,6 +110,21 @@ class TestWish:
         one = Member("a", "a", "", Load(streams=1, app="app", works=(work,)))
         assert wish("app", look(0.0, one), look(60.0, one, ready={"frames": 10_000})).wanted == 1
 
+    def test_processors_are_no_limit_while_little_waits(self) -> None:
+        # 20 a second are handled: 99 messages are done in 4.95 s, and 100 in 5.
+        assert asked(10, 3.0, cpu=0.9, handled=1200, waits=99).wanted == 10
+        assert "which take 5 s" in asked(10, 3.0, cpu=0.9, handled=1200, waits=100).reason
+        assert asked(10, 3.0, cpu=0.5, handled=1200, waits=6000).wanted == 10
+
+    def test_a_node_with_room_wants_no_more_nodes_than_streams_fill(self) -> None:
+        wanted = asked(4, 4.0, handled=600, waits=100_000, streams=5, room=10).wanted
+        assert wanted == math.ceil(4 * 5 / SLOTS / LOW)
+
+    def test_the_reason_names_the_room_that_nodes_have(self) -> None:
+        found = asked(4, 0.4, streams=3, room=1)
+        assert found.wanted == 4
+        assert found.reason == "streams: 12, and nodes have room for 4 more"
+
     def test_a_waiting_task_wants_one_slot_however_long_tasks_take(self) -> None:
         wanted = asked(5, 4.0, handled=0, waits=20, kind=TASKS, streams=0, room=0).wanted
         assert wanted == math.ceil((5 + 20 / SLOTS) / LOW)
@@ -129,7 +144,8 @@ class TestWish:
 
     def test_nodes_that_have_just_come_change_nothing(self) -> None:
         now = look(60.0, member("b"), member("c"), member("d"))
-        assert wish("app", look(0.0, member("a")), now).wanted == 3
+        found = wish("app", look(0.0, member("a")), now)
+        assert (found.wanted, found.reason) == (3, "streams: its nodes have just come, or go")
 
     def test_nodes_that_tell_no_load_are_all_kept(self) -> None:
         mute = [member(name, works=()) for name in "abc"]
@@ -185,6 +201,26 @@ class TestLooks:
         looks = Looks()
         looks.add(look(0.0))
         assert looks.add(look(STALE_S + 1)) is None
+
+    def test_looks_count_from_one_step_apart_to_the_longest_span(self) -> None:
+        for apart_s in (STEP_S, STALE_S):
+            looks = Looks()
+            first = look(1e6)
+            looks.add(first)
+            assert looks.add(look(1e6 + apart_s)) is first
+
+    def test_of_two_looks_the_one_that_is_a_minute_old_is_compared(self) -> None:
+        looks = Looks()
+        _, second = looks.add(look(1e6)), look(1e6 + SPAN_S)
+        looks.add(second)
+        assert looks.add(look(1e6 + 2 * SPAN_S)) is second
+
+    def test_a_look_too_soon_after_another_is_not_kept(self) -> None:
+        looks = Looks()
+        first = look(1e6)
+        looks.add(first)
+        assert looks.add(look(1e6 + STEP_S - 1)) is None
+        assert looks.add(look(1e6 + SPAN_S + STEP_S - 1)) is first
 
 
 @pytest.mark.parametrize("busy", [0.0, 1.0, 2.9, 3.5])

@@ -94,3 +94,13 @@ def test_permits_of_the_next_window_are_there_soon() -> None:
     assert (permits.soon(TYPE), permits.soon("other")) == (3, math.inf)
     permits.add({TYPE: 4}, 0.0)
     assert permits.soon(TYPE) == 4
+
+
+def test_permits_of_one_type_leave_those_of_others_as_they_are() -> None:
+    permits = Permits(lambda _: 1.0)
+    permits.add({"a": 3}, 0.0)
+    permits.add({"b": 1}, 0.5)
+    permits.spend("a")
+    assert (permits.left("a"), permits.left("b")) == (2, 1)
+    permits.lapse(WINDOW_S)
+    assert (permits.left("a"), permits.left("b")) == (0, 1)
