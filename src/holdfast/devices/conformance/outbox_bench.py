@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.devices.ports.outbox import NewCommand, OutboxStore, Writer
+from holdfast.devices.ports.outbox import NewCommand, OnResult, OutboxStore, Writer
 from holdfast.devices.rules.device_queue import Patience, StoredCommand, shard_of
 from holdfast.devices.rules.device_turn import CommandAnswer, Sending, TurnRequest, TurnResult
 
@@ -42,6 +42,7 @@ class ManualDispatcher:
         self.now = NOW
         self.grants: dict[int, int] = {}
         self.told: list[StoredCommand] = []
+        self.on_result: OnResult | None = lambda _, entry: self.told.append(entry)
 
     async def open(self, *shards: int) -> None:
         """Open shards, or all."""
@@ -49,19 +50,16 @@ class ManualDispatcher:
         for shard in shards or range(self.shards):
             self.grants[shard] = await self.store.open(OUTBOX, shard, standing[shard], self.member)
 
-    async def take_turn(self, *, tell: bool = True, **brought: Any) -> TurnResult:
+    async def take_turn(self, **brought: Any) -> TurnResult:
         """Take a turn."""
         brought.setdefault("sendable", list(self.grants))
         brought.setdefault("shards", self.shards)
         request = TurnRequest(outbox=OUTBOX, grants=self.grants, now=self.now, patience=PATIENCE, **brought)
-        return await self.store.take_turn(request, self._hear if tell else None)
+        return await self.store.take_turn(request, self.on_result)
 
     async def send(self, **brought: Any) -> list[Sending]:
         """Take a turn, and return what goes out in it."""
         return (await self.take_turn(**brought)).sendings
-
-    def _hear(self, db: Any, entry: StoredCommand) -> None:
-        self.told.append(entry)
 
 
 def new(device: str, body: bytes = b"do", **fields: Any) -> NewCommand:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from holdfast.devices.conformance.outbox_bench import (
@@ -19,7 +18,6 @@ from holdfast.devices.conformance.outbox_bench import (
 )
 from holdfast.devices.ports.outbox import Adding, OutboxStore
 from holdfast.devices.rules.device_queue import CommandState, StoredCommand
-from holdfast.devices.rules.device_turn import TurnRequest
 from holdfast.devices.rules.group_rate import RolloutRates
 from holdfast.errors import Fenced
 
@@ -51,27 +49,17 @@ class ResultsConformance(OutboxFixtures):
             if failing and entry.body == b"1":
                 raise RuntimeError("the business failed")
 
-        request = TurnRequest(
-            outbox=OUTBOX,
-            shards=SHARDS,
-            grants=dispatcher.grants,
-            sendable=[],
-            now=NOW,
-            answers=[answer(sending) for sending in sendings],
-        )
-        result = await store.take_turn(request, on_result)
+        dispatcher.on_result = on_result
+        result = await dispatcher.take_turn(answers=[answer(sending) for sending in sendings])
         assert len(result.closed) == 3, "a failing business holds up no device"
         dispatcher.told.clear()
-        sweep = TurnRequest(
-            outbox=OUTBOX, shards=SHARDS, grants=dispatcher.grants, sendable=[], now=NOW, sweep=True
-        )
         assert await store.expire(OUTBOX, NOW + 1e6, 100) == 2, "what isn't told is kept"
-        await store.take_turn(sweep, on_result)
+        await dispatcher.take_turn(sweep=True)
         assert {entry.body for entry in dispatcher.told} == {b"1"}
         failing = False
         dispatcher.told.clear()
-        await store.take_turn(sweep, on_result)
-        await store.take_turn(sweep, on_result)
+        await dispatcher.take_turn(sweep=True)
+        await dispatcher.take_turn(sweep=True)
         assert [entry.body for entry in dispatcher.told] == [b"1"]
         assert await store.expire(OUTBOX, NOW + 1e6, 100) == 1
 
@@ -88,18 +76,10 @@ class ResultsConformance(OutboxFixtures):
             if len(told) < 3:
                 raise SystemExit(1)
 
-        request = TurnRequest(
-            outbox=OUTBOX,
-            shards=SHARDS,
-            grants=dispatcher.grants,
-            sendable=[],
-            now=NOW,
-            answers=[answer(sending)],
-        )
-        assert len((await store.take_turn(request, on_result)).closed) == 1
-        sweep = msgspec.structs.replace(request, answers=(), sweep=True)
+        dispatcher.on_result = on_result
+        assert len((await dispatcher.take_turn(answers=[answer(sending)])).closed) == 1
         for _ in range(3):
-            await store.take_turn(sweep, on_result)
+            await dispatcher.take_turn(sweep=True)
         assert len(told) == 3
 
     # --- rollouts

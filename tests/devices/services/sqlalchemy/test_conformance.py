@@ -15,7 +15,6 @@ from holdfast.devices.conformance import OutboxConformance
 from holdfast.devices.conformance.outbox_bench import (
     NOW,
     OUTBOX,
-    SHARDS,
     Begin,
     ManualDispatcher,
     answer,
@@ -23,7 +22,6 @@ from holdfast.devices.conformance.outbox_bench import (
     new,
 )
 from holdfast.devices.rules.device_queue import CommandState, StoredCommand
-from holdfast.devices.rules.device_turn import TurnRequest
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 from holdfast.devices.services.sqlalchemy.rows import COLUMNS
 from holdfast.devices.services.sqlalchemy.rows import entry as archived
@@ -112,19 +110,14 @@ class SqlConformance(OutboxConformance):
         with begin() as db:
             ids = db.add([new(f"d{n}", b"%d" % n) for n in range(3)])
         heard = [answer(sending) for sending in await dispatcher.send()]
-        request = TurnRequest(
-            outbox=OUTBOX, shards=SHARDS, grants=dispatcher.grants, sendable=[], now=NOW, answers=heard
-        )
-        sweep = TurnRequest(
-            outbox=OUTBOX, shards=SHARDS, grants=dispatcher.grants, sendable=[], now=NOW, sweep=True
-        )
+        dispatcher.on_result = on_result
         try:
-            assert len((await store.take_turn(request, on_result)).closed) == 3
+            assert len((await dispatcher.take_turn(answers=heard)).closed) == 3
             assert await store.counts(OUTBOX) == {CommandState.ACKNOWLEDGED: 3}
-            await store.take_turn(sweep, on_result)
+            await dispatcher.take_turn(sweep=True)
             assert noted(business) == [ids[0], ids[2]]
             failing = False
-            await store.take_turn(sweep, on_result)
+            await dispatcher.take_turn(sweep=True)
             assert noted(business) == ids
         finally:
             with business.begin() as connection:
@@ -238,7 +231,8 @@ class TestPostgresqlOutbox(SqlConformance):
             sendings = await dispatcher.send()
         assert (len(sendings), sent.call_count) == (50, 3)
         with spied as sent:
-            result = await dispatcher.take_turn(answers=[answer(each) for each in sendings], tell=False)
+            dispatcher.on_result = None
+            result = await dispatcher.take_turn(answers=[answer(each) for each in sendings])
         assert (len(result.closed), len(result.sendings), sent.call_count) == (50, 1, 3)
 
 
