@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import holdfast
 from holdfast.cli import exits, output
 from holdfast.cli.help_pages import CommandPages, overview
+from holdfast.common.visible import visible
 from holdfast.errors import HoldfastError
 from holdfast.registration import entry_points
 from holdfast.registration.entry_points import LazyCommand
@@ -139,7 +140,6 @@ def _returned(arguments: list[str]) -> object:
 
 def _print_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     from holdfast.common.redaction import redact  # noqa: PLC0415 - takes a while
-    from holdfast.common.visible import visible  # noqa: PLC0415
 
     sys.stderr.write(visible(redact("".join(traceback.format_exception(kind, error, trace)))))
 

@@ -9,6 +9,7 @@ from holdfast.cli import exits, output
 from holdfast.cli.auditing import audited
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.errors import OperationRefused
+from holdfast.registration.urls import shown
 
 if TYPE_CHECKING:
     from holdfast.transfer.backup import Summary
@@ -38,7 +39,6 @@ async def backup(
         stream: Only this stream; may be repeated.
         json: Print what the file holds as JSON.
     """
-    from holdfast.registration.urls import shown  # noqa: PLC0415
     from holdfast.transfer.backup import transferable, write  # noqa: PLC0415
 
     async with options.services(reads_only=True) as services:
@@ -71,7 +71,6 @@ async def restore(
         check: Only verify the file; write nothing.
         json: Print JSON lines: what the file holds, or each key that was restored.
     """
-    from holdfast.registration.urls import shown  # noqa: PLC0415
     from holdfast.transfer.backup import restore as restored  # noqa: PLC0415
     from holdfast.transfer.backup import transferable, verify  # noqa: PLC0415
 

@@ -20,6 +20,7 @@ from holdfast.cli import exits, output
 from holdfast.cli.node import ENDING_S, FINAL, beside, first_of, keep_log, signals
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.system.clock import SystemClock
 from holdfast.tasks.opening import discovered
 from holdfast.wiring.services import Services
 
@@ -114,7 +115,6 @@ async def develop(
     from holdfast.cli.changes import ProjectFiles  # noqa: PLC0415
     from holdfast.cli.children import Launcher  # noqa: PLC0415
     from holdfast.config.sources import DOTENV, FILE  # noqa: PLC0415
-    from holdfast.system.clock import SystemClock  # noqa: PLC0415
 
     told, over = signals()
     files = ProjectFiles([Path(), *watch], [file or FILE, DOTENV], SystemClock())

@@ -12,6 +12,7 @@ import msgspec
 from holdfast.cli import exits
 from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError, HoldfastError, NoDatabase, OutcomeUnknown, TakesNoWrites, Unavailable
+from holdfast.registration.entry_points import DISTRIBUTION
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -40,8 +41,6 @@ def unknown_variables() -> Iterable[Finding]:
 def foreign_distribution() -> Iterable[Finding]:
     """Warn of a distribution that is called as our package is, and may have written files into it."""
     from importlib import metadata  # noqa: PLC0415 - takes a while
-
-    from holdfast.registration.entry_points import DISTRIBUTION  # noqa: PLC0415
 
     try:
         found = metadata.version("holdfast")

@@ -15,7 +15,8 @@ from holdfast.cli import output
 from holdfast.cli.names import NodeName
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.errors import ConfigError
-from holdfast.system.log import Level
+from holdfast.system.clock import SystemClock
+from holdfast.system.log import Level, console_renderer
 
 if TYPE_CHECKING:
     from holdfast.system.log_files import Event
@@ -51,7 +52,6 @@ async def logs(
         follow: Go on with what is added.
         json: Print JSON lines, as they are in the files.
     """
-    from holdfast.system.clock import SystemClock  # noqa: PLC0415
     from holdfast.system.log_files import LogReader  # noqa: PLC0415
 
     config = options.load(logs=False)
@@ -90,7 +90,6 @@ def _meant(node: str, key: str, level: str) -> Callable[[Event], bool]:
 
 def _printer() -> Callable[[Event], Any]:
     """Prints events as nodes do on a terminal."""
-    from holdfast.system.log import console_renderer  # noqa: PLC0415
 
     render = console_renderer(colors=sys.stdout.isatty())
 

@@ -21,6 +21,7 @@ from holdfast.cli.options import DEFAULTS, Options
 from holdfast.common.redaction import redact_url
 from holdfast.config import legacy_names
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.system.files import access_for
 from holdfast.tasks.opening import discovered
 from holdfast.wiring.services import Services
 
@@ -130,7 +131,6 @@ def keep_log(config: Config) -> None:
     if not config.log_dir:
         return
     from holdfast.system import log  # noqa: PLC0415
-    from holdfast.system.files import access_for  # noqa: PLC0415
     from holdfast.system.log_files import NodeLogFile  # noqa: PLC0415
 
     try:

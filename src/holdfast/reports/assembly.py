@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Unpack
 from holdfast import App
 from holdfast.errors import ConfigError
 from holdfast.extend import OWNER, Access, Clock, Meter, Registry, extra, lookup, schemes
+from holdfast.reports.deliver_credentials import Credential, Credentials
 from holdfast.reports.ports.destination import SINKS, SinkOpening, SinkService
 from holdfast.reports.ports.sink import Sink
 
 if TYPE_CHECKING:
     from holdfast import Job
     from holdfast.extend.products import Config, TaskSettings
-    from holdfast.reports.deliver_credentials import Credential, Credentials
     from holdfast.reports.deliver_pool import PoolLimits
     from holdfast.reports.dry_run import Outlook
     from holdfast.reports.order import ReportOrder
@@ -61,7 +61,6 @@ def publish_reports(
     """
     # Now, for slots that are forked afterwards to have them.
     from holdfast.extend.products import Services, load  # noqa: PLC0415
-    from holdfast.reports.deliver_credentials import Credentials  # noqa: PLC0415
 
     with extra("reports", "report.publish"):
         from holdfast.reports.task import declare  # noqa: PLC0415
