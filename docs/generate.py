@@ -30,7 +30,7 @@ from holdfast.devices.rules.device_queue import TABLE, Cause
 from holdfast.gateway.routes import Routes
 from holdfast.gateway.service import GatewayMetrics
 from holdfast.http.metrics_page import MetricsPage
-from holdfast.rules.streams import owner
+from holdfast.rules.streams import phases as owner_phases
 from holdfast.streams.spec import StreamSpec
 from holdfast.wiring.services import Services
 from simulator import scenario
@@ -96,7 +96,7 @@ def simulated_limits() -> str:
 
 def phases() -> str:
     """The phases of an owner, from the table in its module."""
-    _, table, _ = re.split(r"^=+  =+$", owner.__doc__ or "", flags=re.MULTILINE)
+    _, table, _ = re.split(r"^=+  =+$", owner_phases.__doc__ or "", flags=re.MULTILINE)
     rows = re.findall(r"^(\w+) +(.+(?:\n +.+)*)", table, flags=re.MULTILINE)
     lines = ["| phase | what happens, and what follows |", "|---|---|"]
     lines += [f"| `{phase}` | {' '.join(text.split())} |" for phase, text in rows]

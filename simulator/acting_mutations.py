@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,8 +17,12 @@ from holdfast.ports.coordinator import Load
 from holdfast.ports.state import StateStore
 from holdfast.ports.target import OutgoingEffect, Target
 from holdfast.rules.streams import ledger
+from holdfast.rules.streams.blame import Blame
+from holdfast.rules.streams.commit_plan import CommitPlan
 from holdfast.rules.streams.ledger import Checkpoint
-from holdfast.rules.streams.owner import BatchEntry, Owner, OwnerPhase
+from holdfast.rules.streams.owner import Owner
+from holdfast.rules.streams.phases import OwnerPhase
+from holdfast.rules.streams.run_plan import RunPlan
 from holdfast.rules.streams.sequencer import ALWAYS, Sequencer, Wait
 from holdfast.rules.streams.timers import Timers
 from holdfast.streams import operations
@@ -30,31 +34,31 @@ from holdfast.streams.worker import StreamContext, StreamWorker
 from simulator.acting import PINGS, PONGS, ActingWorld
 from simulator.stage import SimNode, SimPeer
 
-_compose, _revert, _add = Owner._compose, Owner._revert, Effects._add
-_committed, _plan_run = Queries.committed, Owner._plan_run
-_hand_over, _due_next, _marked = Effects.hand_over, Owner._due_next, Owner._is_marked
+_compose, _revert, _add = CommitPlan.compose, CommitPlan.revert, Effects.add
+_committed, _plan_run = Queries.committed, RunPlan.plan
+_hand_over, _due_next, _marked = Effects.hand_over, CommitPlan.due_next, Blame.is_marked
 _due, _pending = Timers.due, ledger._pending
-_plan_release, _reset = Owner._plan_release, operations.reset
+_before_release, _reset = CommitPlan.before_release, operations.reset
 _patience = Sequencer._patience
 _takes = Load.takes_stream
 _targets = ActingWorld.targets
 _make_context = StreamContext.__init__
 
 
-def hand_over_at_once(self: Owner, now: float, *, resting: bool = False) -> None:
+def hand_over_at_once(self: CommitPlan, now: float, starting: str, *, resting: bool = False) -> None:
     """Effects are pending before their commit is answered."""
-    _compose(self, now, resting=resting)
-    assert self._commit is not None
-    for effect in self._commit.effects:
-        self._effects._add(effect)
+    _compose(self, now, starting, resting=resting)
+    assert self.commit is not None
+    for effect in self.commit.effects:
+        self.effects.add(effect)
 
 
-def keep_reverted(self: Owner, entries: list[BatchEntry]) -> None:
+def keep_reverted(self: CommitPlan, running: Sequence[Held]) -> None:
     """The effects of a commit that was refused stay pending."""
-    commit = self._commit
-    _revert(self, entries)
+    commit = self.commit
+    _revert(self, running)
     for effect in commit.effects if commit is not None else ():
-        self._effects._add(effect)
+        self.effects.add(effect)
 
 
 class KeptRecorder(ActRecorder):
@@ -90,7 +94,7 @@ def deaf_in_transfer(self: Owner, epoch: int) -> bool:
 
 def go_on(self: Effects, effect_id: str, now: float, wall: float, error: str) -> None:
     """After a failure the next effect of the lane is handed over."""
-    if (lane := self._lane(effect_id)) is not None:
+    if (lane := self.lane(effect_id)) is not None:
         lane.is_out = False
         lane.retry_at = now + 0.2
         lane.effects.rotate(-1)
@@ -111,16 +115,16 @@ def any_of(self: TargetLane, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
 
 def refuse_at_once(self: Effects, effect_id: str, reason: str) -> None:
     """A refused effect goes to the dead letters before a commit says so."""
-    if (lane := self._lane(effect_id)) is not None:
+    if (lane := self.lane(effect_id)) is not None:
         lane.effects[0] = msgspec.structs.replace(lane.effects[0], refused=reason)
         lane.is_out = False
 
 
-def never_due(self: Owner, added: Any, now: float) -> float:
+def never_due(self: CommitPlan, added: Any, now: float) -> float:
     return 0.0
 
 
-def due_late(self: Owner, added: Any, now: float) -> float:
+def due_late(self: CommitPlan, added: Any, now: float) -> float:
     due = _due_next(self, added, now)
     return due + 1e6 if due else 0.0
 
@@ -140,16 +144,16 @@ async def nudge_only(self: Intake, request: Nudge) -> Done:
     return Done(self.owners.nudge(request.key))
 
 
-def uncounted_timer(self: Owner, head: Held) -> bool:
+def uncounted_timer(self: Blame, head: Held, in_flight: str | None, *, suspect: bool) -> bool:
     """A timer begins without a start."""
-    return head.place.run == TIMER_RUN or _marked(self, head)
+    return head.place.run == TIMER_RUN or _marked(self, head, in_flight, suspect=suspect)
 
 
-def any_mark(self: Owner, head: Held) -> bool:
+def any_mark(self: Blame, head: Held, in_flight: str | None, *, suspect: bool) -> bool:
     """The mark of a message that waits for its next try serves for a timer, and the other way round."""
-    if self._is_suspect(head):
-        return _marked(self, head)
-    return bool(self._marked) and (self._commit is None or bool(self._commit.starting))
+    if suspect:
+        return _marked(self, head, in_flight, suspect=suspect)
+    return bool(self.marked) and (in_flight is None or bool(in_flight))
 
 
 def due_early(self: Timers, wall: float) -> Any:
@@ -161,6 +165,7 @@ def due_early(self: Timers, wall: float) -> Any:
 
 def stays_after_firing(self: Timers, held: Held) -> None:
     """A commit leaves the timer that has fired."""
+    self.firing = None
 
 
 def at_by_name(self: Timers, held: Held) -> float | None:
@@ -192,15 +197,14 @@ def not_leased(standing: Checkpoint, before: float, lease_s: float) -> Checkpoin
     return standing if 0.0 < standing.due < before else None
 
 
-def timers_though_parked(self: Owner) -> float:
+def timers_though_parked(self: CommitPlan) -> float:
     """A parked stream is due for its timers."""
-    return self._timers.next_at or 0.0
+    return self.timers.next_at or 0.0
 
 
-def stay_pending(self: Owner, now: float) -> None:
+def stay_pending(self: CommitPlan, now: float, busy_at: float) -> Literal["wait", "record", "release"]:
     """A stream with pending effects is not released."""
-    if not self._effects.count:
-        _plan_release(self, now)
+    return "wait" if self.effects.count else _before_release(self, now, busy_at)
 
 
 def all_in_custody(self: Custody) -> int:
@@ -216,10 +220,10 @@ def patience_in_silence(
     return _patience(self, now, timeout_s, head, missing)
 
 
-def gapped_by_seqs(self: Owner) -> bool:
+def gapped_by_seqs(self: RunPlan) -> bool:
     """Messages that wait for targets count as those that can run."""
-    is_behind = bool(self._seq.inbox) and not self._running and not self._next_head
-    return is_behind and not self._effects.is_full
+    is_behind = bool(self.seq.inbox) and not self.running and not self.next_head
+    return is_behind and not self.effects.is_full
 
 
 def takes_any(self: Load, stream: str, acts: bool, state_version: int) -> bool:
@@ -240,11 +244,11 @@ def id_without_epoch(key: str, epoch: int, number: int, place: int) -> str:
     return effect_id(key, 0, number, place)
 
 
-def run_parked(self: Owner, now: float) -> None:
+def run_parked(self: RunPlan, now: float, *, may_begin: bool) -> None:
     """A stream goes on while it is parked."""
-    parked, self.parked = self.parked, ""
-    _plan_run(self, now)
-    self.parked = self.parked or parked
+    parked, self.commits.parked = self.commits.parked, ""
+    _plan_run(self, now, may_begin=may_begin)
+    self.commits.parked = self.commits.parked or parked
 
 
 class Inbox:

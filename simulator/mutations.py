@@ -27,8 +27,13 @@ from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Outgoing
 from holdfast.rules.streams import ledger
 from holdfast.rules.streams.backlog import Backlog
+from holdfast.rules.streams.blame import Blame
+from holdfast.rules.streams.commit_plan import BatchEntry, CommitPlan
+from holdfast.rules.streams.inbox import Inbox
 from holdfast.rules.streams.ledger import Checkpoint
-from holdfast.rules.streams.owner import BatchEntry, Owner
+from holdfast.rules.streams.owner import Owner
+from holdfast.rules.streams.restarts import Restarts
+from holdfast.rules.streams.run_plan import RunPlan
 from holdfast.rules.streams.sequencer import Sequencer
 from holdfast.rules.streams.timers import Timers
 from holdfast.rules.tasks import task
@@ -103,23 +108,23 @@ def _as_committed(held: Held) -> Held:
     return msgspec.structs.replace(held, life=Life.COMMITTED)
 
 
-_append = Owner._append
+_append = CommitPlan.append
 
 
-def _settle_at_once(self: Owner, entry: BatchEntry, now: float) -> None:
+def _settle_at_once(self: CommitPlan, entry: BatchEntry, now: float) -> None:
     _append(self, entry, now)
     if entry.kind == "done" and entry.held is not None:
-        self._settle((), (_as_committed(entry.held),))
+        self.agenda.settle((), (_as_committed(entry.held),))
 
 
-def _letter_at_once(self: Owner, entry: BatchEntry, now: float) -> None:
+def _letter_at_once(self: CommitPlan, entry: BatchEntry, now: float) -> None:
     _append(self, entry, now)
     if entry.kind in ("skip", "late", "parked") and entry.held is not None:
-        self._settle((PendingDeadLetter(entry.reason, _as_committed(entry.held)),), ())
+        self.agenda.settle((PendingDeadLetter(entry.reason, _as_committed(entry.held)),), ())
 
 
-def _acknowledge_again(self: Owner, standing: Held, again: Held) -> None:
-    self._settle((), (_as_committed(again),))
+def _acknowledge_again(self: Inbox, standing: Held, again: Held) -> None:
+    self.agenda.settle((), (_as_committed(again),))
 
 
 def _let_go(self: Custody, item: PendingForward, *, held_back: bool) -> None:
@@ -172,8 +177,8 @@ async def _quiet_by_the_host(
     return max(0.0, self.clock.wall() - standing.at)
 
 
-def _suspect_by_receives(self: Owner, held: Held) -> bool:
-    return held.suspect or (self._found_mark and held.receives > 1)
+def _suspect_by_receives(self: Blame, held: Held) -> bool:
+    return held.suspect or (self.found_mark and held.receives > 1)
 
 
 def _count_again(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Checkpoint:
@@ -335,16 +340,16 @@ RULES: dict[str, Mutation] = {
         "a commit of unknown outcome is repeated", ServiceLine, "carry", _believe_unknown
     ),
     "delete-after-commit": Mutation(
-        "nothing is deleted before its commit is answered", Owner, "_append", _settle_at_once
+        "nothing is deleted before its commit is answered", CommitPlan, "append", _settle_at_once
     ),
     "skip-before-letter": Mutation(
-        "a dead letter follows the commit that names it", Owner, "_append", _letter_at_once
+        "a dead letter follows the commit that names it", CommitPlan, "append", _letter_at_once
     ),
     "identity-window": Mutation(
         "known identities are duplicates", Sequencer, "_remember", lambda self, names: None
     ),
     "receipt-merging": Mutation(
-        "a second delivery of a waiting message waits with it", Owner, "_merge", _acknowledge_again
+        "a second delivery of a waiting message waits with it", Inbox, "merge", _acknowledge_again
     ),
     "sender-custody": Mutation(
         "the sender keeps what it forwarded until the commit is reported", Custody, "accepted", _let_go
@@ -366,7 +371,10 @@ RULES: dict[str, Mutation] = {
         "a fallen seq after a quiet time begins a run", Sequencer, "has_fallen", lambda self, place: False
     ),
     "restart-quiet": Mutation(
-        "a fallen seq begins no run before the stream was quiet", Owner, "_is_quiet", lambda self, now: True
+        "a fallen seq begins no run before the stream was quiet",
+        Restarts,
+        "is_quiet",
+        lambda self, since, *, waits: True,
     ),
     "restart-clock": Mutation(
         "how long a stream was quiet tells the clock that dated its last commit",
@@ -416,7 +424,7 @@ RULES: dict[str, Mutation] = {
     ),
     "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
     "suspects-alone": Mutation(
-        "after a node's death each message runs by itself", Owner, "_is_suspect", _suspect_by_receives
+        "after a node's death each message runs by itself", Blame, "is_suspect", _suspect_by_receives
     ),
     "start-once": Mutation("an opening counts a head once", ledger, "start", _count_again),
     "too-large": Mutation(
@@ -549,7 +557,10 @@ RULES: dict[str, Mutation] = {
         world="tasks",
     ),
     "effect-answer": _acting(
-        "an effect is handed over after its commit is answered", Owner, "_compose", acting.hand_over_at_once
+        "an effect is handed over after its commit is answered",
+        CommitPlan,
+        "compose",
+        acting.hand_over_at_once,
     ),
     "effect-unknown": _acting(
         "a commit of unknown outcome is repeated, and hands nothing over",
@@ -558,13 +569,13 @@ RULES: dict[str, Mutation] = {
         _believe_unknown,
     ),
     "effect-refused-commit": _acting(
-        "a refused commit takes its effects with it", Owner, "_revert", acting.keep_reverted
+        "a refused commit takes its effects with it", CommitPlan, "revert", acting.keep_reverted
     ),
     "effect-failed": _acting(
         "what a failed run has sent is dropped", StreamContext, "__init__", acting.with_what_failed_runs_sent
     ),
     "effect-order": _acting(
-        "one effect of a target and key is handed over at a time", Effects, "_add", acting.each_alone
+        "one effect of a target and key is handed over at a time", Effects, "add", acting.each_alone
     ),
     "effect-failure": _acting("an effect that failed keeps its turn", Effects, "failed", acting.go_on),
     "effect-taken": _acting(
@@ -583,7 +594,7 @@ RULES: dict[str, Mutation] = {
         "an effect to a stream goes through its queue", ActingWorld, "targets", acting.inbox_targets
     ),
     "effect-stays": _acting(
-        "what a target answers while a move fails counts", Owner, "_is_answer", acting.deaf_in_transfer
+        "what a target answers while a move fails counts", Owner, "is_answer", acting.deaf_in_transfer
     ),
     "effect-drop": _acting("a commit drops what it names", ledger, "_pending", acting.drop_all),
     "archive-first": _archive(
@@ -592,25 +603,25 @@ RULES: dict[str, Mutation] = {
     "archive-again": _archive(
         "a message that comes again is archived again", Archiver, "write", archiving.write_none_again
     ),
-    "due-written": _acting("a commit says when its key is due", Owner, "_due_next", acting.never_due),
-    "due-in-time": _acting("a key isn't due too late", Owner, "_due_next", acting.due_late),
+    "due-written": _acting("a commit says when its key is due", CommitPlan, "due_next", acting.never_due),
+    "due-in-time": _acting("a key isn't due too late", CommitPlan, "due_next", acting.due_late),
     "due-claims": _acting("a living claim isn't proof of service", SimPeer, "call", acting.trust_claims),
     "due-adopts": _acting(
         "a nudge adopts a key whose claim is the node's own", Intake, "nudge", acting.nudge_only
     ),
-    "timer-counted": _acting("a timer that begins is counted", Owner, "_is_marked", acting.uncounted_timer),
-    "timer-mark": _acting("no message answers for a timer", Owner, "_is_marked", acting.any_mark),
+    "timer-counted": _acting("a timer that begins is counted", Blame, "is_marked", acting.uncounted_timer),
+    "timer-mark": _acting("no message answers for a timer", Blame, "is_marked", acting.any_mark),
     "timer-time": _acting("a timer isn't early", Timers, "due", acting.due_early),
     "timer-setting": _acting("a timer fires in the setting that stands", Timers, "at", acting.at_by_name),
     "timer-fired": _acting("a timer fires once", Timers, "fired", acting.stays_after_firing),
     "effect-id": _acting(
         "an effect's id names the epoch of its commit", effects, "effect_id", acting.id_without_epoch
     ),
-    "timer-parked": _acting("a parked stream's timers wait", Owner, "_plan_run", acting.run_parked),
+    "timer-parked": _acting("a parked stream's timers wait", RunPlan, "plan", acting.run_parked),
     "due-parked": _upkeep(
         "a parked stream isn't due for its timers",
-        Owner,
-        "_next_timer_at",
+        CommitPlan,
+        "next_timer_at",
         property(acting.timers_though_parked),
     ),
     "due-lease": _upkeep(
@@ -621,12 +632,15 @@ RULES: dict[str, Mutation] = {
     ),
     "effect-reset": _upkeep("a reset keeps pending effects", operations, "reset", acting.reset_all),
     "effect-rest": _upkeep(
-        "a stream with nothing but pending effects is released", Owner, "_plan_release", acting.stay_pending
+        "a stream with nothing but pending effects is released",
+        CommitPlan,
+        "before_release",
+        acting.stay_pending,
     ),
     "effect-pump": _upkeep(
         "messages that wait for targets don't stop the pump",
-        Owner,
-        "gapped",
+        RunPlan,
+        "is_gapped",
         property(acting.gapped_by_seqs),
     ),
     "effect-custody": _upkeep(

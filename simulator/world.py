@@ -22,7 +22,7 @@ from holdfast.ports.slots import Exit, MessageWork, StreamSlot
 from holdfast.ports.target import Target
 from holdfast.rules.streams import ledger
 from holdfast.rules.streams.ledger import Commit
-from holdfast.rules.streams.owner import OwnerPhase
+from holdfast.rules.streams.phases import OwnerPhase
 from holdfast.services.memory.queue import MemoryQueue, Stored
 from holdfast.services.memory.slots import MemorySlot, MemorySlots
 from holdfast.services.memory.state import CommitRecord, MemoryState

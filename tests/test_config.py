@@ -14,7 +14,7 @@ from holdfast.config.problems import reference
 from holdfast.config.settings import ClientSettings, Config, NodeSettings
 from holdfast.config.sources import explain, load
 from holdfast.errors import ConfigError
-from holdfast.rules.streams.owner import OwnerRules
+from holdfast.rules.streams.options import OwnerRules
 from holdfast.services.memory.state import MemoryState
 from holdfast.services.postgres.state import PostgresState
 from holdfast.services.postgres.tasks import PostgresTasks

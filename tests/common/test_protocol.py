@@ -44,7 +44,9 @@ from holdfast.rules.streams.commands import (
     Write,
 )
 from holdfast.rules.streams.ledger import Checkpoint, Commit
-from holdfast.rules.streams.owner import Owner, OwnerPhase, OwnerRules
+from holdfast.rules.streams.options import OwnerRules
+from holdfast.rules.streams.owner import Owner
+from holdfast.rules.streams.phases import OwnerPhase
 from holdfast.rules.streams.sequencer import Rules
 
 KEY = "cameras/1"

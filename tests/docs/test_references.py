@@ -22,7 +22,7 @@ from holdfast.config import contradictions
 from holdfast.config.settings import Config
 from holdfast.devices import metrics
 from holdfast.devices.spec import OutboxSpec
-from holdfast.rules.streams.owner import OwnerPhase
+from holdfast.rules.streams.phases import OwnerPhase
 from holdfast.streams.spec import StreamSpec
 from holdfast.tasks.periodic import Periodic
 from holdfast.tasks.spec import TaskSpec

@@ -23,11 +23,20 @@ MODULES = {
 }
 
 
-ACTING = {"owner", "acts", "effects", "timers"}
-"""Modules that have a test file in common, besides their own: an owner acts by what they decide."""
+ACTING = {"acts", "effects"}
+"""Modules that are tested at an owner whose handler acts, besides their own tests."""
+
+OWNER = {
+    *("agenda", "blame", "commit_plan", "doubts", "inbox", "options", "owner", "phases", "rest", "restarts"),
+    *("run_plan", "standstill", "status", "timers"),
+}
+"""The owner and its parts: what they decide together is tested at the owner."""
 
 
 def own_tests(path: Path) -> list[Path]:
     """The test files of a module."""
     own = TESTS / path.relative_to(SOURCE).with_name(f"test_{path.stem}.py")
-    return [own, TESTS / "rules/streams/test_acting.py"] if path.stem in ACTING else [own]
+    streams = TESTS / "rules/streams"
+    if path.parent.name == "streams" and path.stem in OWNER:
+        return [own, streams / "test_owner.py", streams / "test_acting.py"]
+    return [own, streams / "test_acting.py"] if path.stem in ACTING else [own]

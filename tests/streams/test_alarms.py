@@ -5,7 +5,8 @@ from random import Random
 
 from holdfast import App
 from holdfast.ports.coordinator import Claim
-from holdfast.rules.streams.owner import Owner, OwnerRules
+from holdfast.rules.streams.options import OwnerRules
+from holdfast.rules.streams.owner import Owner
 from holdfast.rules.streams.sequencer import Rules
 from holdfast.streams.alarms import Alarms
 from holdfast.streams.owned import Owned

@@ -13,7 +13,7 @@ from holdfast import App, Context
 from holdfast.common.protocol import Done, Shed, Warm
 from holdfast.errors import TooLarge
 from holdfast.ports.queue import Outgoing
-from holdfast.rules.streams.owner import MovedFrom
+from holdfast.rules.streams.options import MovedFrom
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.streams.operations import pause, resume
 from tests.streams.town import LIMITS, Town, TownNode

@@ -23,9 +23,9 @@ from holdfast.errors import (
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.slots import SlotCall
+from holdfast.rules.streams.blame import ALONE_OPENINGS
 from holdfast.rules.streams.commands import Command, LoadModels
 from holdfast.rules.streams.ledger import Checkpoint, Commit
-from holdfast.rules.streams.owner import ALONE_OPENINGS
 from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams.operations import pause, resume
 from tests.streams.town import LIMITS, Town, TownNode

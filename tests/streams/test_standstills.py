@@ -14,7 +14,8 @@ from holdfast.common.message import Place
 from holdfast.common.protocol import Done, Explain, Poke, Waiting
 from holdfast.errors import OutcomeUnknown
 from holdfast.rules.streams.ledger import Commit
-from holdfast.rules.streams.owner import Owner, Standstill
+from holdfast.rules.streams.owner import Owner
+from holdfast.rules.streams.standstill import Standstill
 from holdfast.streams import operations
 from holdfast.streams.standstills import COMMIT_S, LINES_MAX, TOLD_AFTER_S
 from tests.streams.test_owners import Item, app_of, numbers

@@ -119,7 +119,7 @@ class Effects:
         self.taken_at = 0.0
         """When the first effect was taken that no commit has dropped."""
         for effect in pending:
-            self._add(effect)
+            self.add(effect)
 
     def report(self) -> PendingReport | None:
         """Return what is pending; None for nothing."""
@@ -168,7 +168,7 @@ class Effects:
 
     def taken(self, effect_id: str, count: int, now: float) -> None:
         """The target has taken the first ``count`` effects of a run, so the next commit drops them."""
-        if (lane := self._lane(effect_id)) is None:
+        if (lane := self.lane(effect_id)) is None:
             return
         if not self._taken:
             self.taken_at = now
@@ -179,13 +179,13 @@ class Effects:
     def refused(self, effect_id: str, reason: str) -> None:
         """The target will never take the first effect of a run. The dead letters get it once a commit says
         so."""
-        if self._lane(effect_id) is not None:
+        if self.lane(effect_id) is not None:
             self._refused.append(RefusedEffect(effect_id, reason))
 
     def failed(self, effect_id: str, now: float, wall: float, error: str) -> None:
         """The target didn't answer, or not to the purpose: hand the run over again later. After the
         limit's time its first effect is refused. ``error`` says why; empty if that isn't known."""
-        if (lane := self._lane(effect_id)) is None:
+        if (lane := self.lane(effect_id)) is None:
             return
         lane.error = error or lane.error
         effect = lane.effects[0]
@@ -217,7 +217,7 @@ class Effects:
             lane.begin()
         self._flying = UNCHANGED
         for effect in added:
-            self._add(effect)
+            self.add(effect)
         self.is_idle = not self.count and not self._taken and not self._refused
 
     def revert(self) -> None:
@@ -247,13 +247,14 @@ class Effects:
         ]
         return min(waits, default=0.0)
 
-    def _lane(self, effect_id: str) -> EffectLane | None:
+    def lane(self, effect_id: str) -> EffectLane | None:
         """Return the lane whose oldest effect this is, if its outcome isn't known yet."""
         lane = self._lanes.get(self._lane_of.get(effect_id, ()))
         waits = lane is not None and lane.is_out and lane.effects[0].id == effect_id
         return lane if waits and all(refused.id != effect_id for refused in self._refused) else None
 
-    def _add(self, effect: Effect) -> None:
+    def add(self, effect: Effect) -> None:
+        """Note that an effect is pending."""
         alone = (effect.id,) if effect.not_before > effect.at else ()  # it keeps nothing else waiting
         name = (effect.target, effect.key, *alone)
         self._lane_of[effect.id] = name

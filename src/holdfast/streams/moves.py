@@ -12,7 +12,7 @@ from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Member
 from holdfast.rules.cluster.placement import acting_streams, spread
 from holdfast.rules.cluster.shedding import Movable, takers, to_shed
-from holdfast.rules.streams.owner import MovedFrom
+from holdfast.rules.streams.options import MovedFrom
 from holdfast.rules.streams.sequencer import Carried
 from holdfast.streams.loads import Loads
 from holdfast.streams.owned import Owned

@@ -7,7 +7,8 @@ import asyncio
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.slots import StreamSlot
 from holdfast.rules.streams.ledger import Checkpoint
-from holdfast.rules.streams.owner import NOTHING_BROUGHT, Owner
+from holdfast.rules.streams.options import NOTHING_BROUGHT
+from holdfast.rules.streams.owner import Owner
 from holdfast.streams.slots import Seat
 from holdfast.streams.spec import StreamSpec
 

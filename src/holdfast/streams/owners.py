@@ -16,7 +16,9 @@ from holdfast.common.held import Held
 from holdfast.common.recent import remember
 from holdfast.errors import ConfigError, Fenced, HoldfastError, OperationRefused, Retry
 from holdfast.ports.coordinator import Claim
-from holdfast.rules.streams.owner import NOTHING_BROUGHT, Owner, OwnerPhase, OwnerRules
+from holdfast.rules.streams.options import NOTHING_BROUGHT, OwnerRules
+from holdfast.rules.streams.owner import Owner
+from holdfast.rules.streams.phases import OwnerPhase
 from holdfast.rules.streams.sequencer import Rules
 from holdfast.streams.alarms import Alarms
 from holdfast.streams.owned import Owned, Warming

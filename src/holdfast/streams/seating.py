@@ -12,7 +12,7 @@ from holdfast.errors import HandlerFailed, HoldfastError, ModelFailed, StateReje
 from holdfast.ports.slots import SlotCall, StreamSlot
 from holdfast.ports.state import StateStore
 from holdfast.rules.streams.ledger import Checkpoint
-from holdfast.rules.streams.owner import NOTHING_BROUGHT, MovedFrom
+from holdfast.rules.streams.options import NOTHING_BROUGHT, MovedFrom
 from holdfast.streams.obstacles import Obstacles
 from holdfast.streams.owned import Owned, Warming
 from holdfast.streams.owners import Owners

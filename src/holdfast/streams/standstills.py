@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.common.wording import duration
 from holdfast.ports.clock import Clock
-from holdfast.rules.streams.owner import Standstill, StandstillKind
+from holdfast.rules.streams.standstill import Standstill, StandstillKind
 from holdfast.streams.owned import Owned
 from holdfast.streams.placing import Unplaced
 

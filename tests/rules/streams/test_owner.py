@@ -11,6 +11,7 @@ from holdfast.common.message import NO_RUN, Life, Place, Span
 from holdfast.common.retry import Backoff
 from holdfast.rules.streams import ledger
 from holdfast.rules.streams.backlog import Reserve, Take, Unreserve
+from holdfast.rules.streams.blame import ALONE_OPENINGS, NOTHING, REACH
 from holdfast.rules.streams.commands import (
     CheckClaim,
     Command,
@@ -30,18 +31,13 @@ from holdfast.rules.streams.commands import (
     Write,
 )
 from holdfast.rules.streams.ledger import Aside, Checkpoint, Commit, Result, RunLog, Started
-from holdfast.rules.streams.owner import (
-    ALONE_OPENINGS,
-    LOOK_S,
-    NOTHING,
-    REACH,
-    RUN_LIMIT,
-    Owner,
-    OwnerPhase,
-    OwnerRules,
-    Standstill,
-)
+from holdfast.rules.streams.options import OwnerRules
+from holdfast.rules.streams.owner import Owner
+from holdfast.rules.streams.phases import OwnerPhase
+from holdfast.rules.streams.rest import LOOK_S
+from holdfast.rules.streams.run_plan import RUN_LIMIT
 from holdfast.rules.streams.sequencer import Rules
+from holdfast.rules.streams.standstill import Standstill
 
 KEY = "cameras/1"
 GAP_S = 10.0
@@ -915,12 +911,13 @@ class TestRestarts:
 
     ORDER: ClassVar[dict[str, Any]] = {"restart_after_s": 30.0}
 
-    def bench(self, quiet_s: float = 30.0) -> Bench:
+    def bench(self, quiet_s: float = 30.0, parked: str = "") -> Bench:
         bench = Bench(order={**self.ORDER, "gap_timeout_s": 99.0})
         bench.only(Peek)
         bench.owner.peeked(None, 0)
         bench.only(Open)
-        bench.owner.opened(Checkpoint(KEY, epoch=1, log=RunLog(2, 0, 9)), 0, quiet_s)
+        checkpoint = Checkpoint(KEY, epoch=1, log=RunLog(2, 0, 9), parked=parked)
+        bench.owner.opened(checkpoint, 0, quiet_s)
         return bench
 
     def test_a_fallen_seq_after_a_quiet_time_begins_a_new_run(self) -> None:
@@ -1037,8 +1034,7 @@ class TestRestarts:
         assert messages == [(waiting,)]
 
     def test_a_new_run_is_known_after_a_commit_of_an_operator_ended_the_quiet_time(self) -> None:
-        bench = self.bench()
-        bench.owner.parked = "paused"
+        bench = self.bench(parked="paused")
         bench.offer(held(0, run=NO_RUN), held(1, run=NO_RUN))
         bench.silent()
         bench.owner.fenced(0)
@@ -1054,8 +1050,7 @@ class TestRestarts:
         assert receipts == {Place(3, 0): {"r-1.0"}, Place(3, 1): {"r-1.1", "again"}, Place(3, 2): {"r-1.2"}}
 
     def test_a_new_run_is_known_to_whom_it_is_handed_off(self) -> None:
-        bench = self.bench()
-        bench.owner.parked = "paused"
+        bench = self.bench(parked="paused")
         message = held(0, run=NO_RUN)
         bench.offer(message)
         bench.owner.move("n2", 0)

@@ -1,4 +1,7 @@
-"""The timers of one stream, as the entries appended so far leave them."""
+"""The timers of one stream, as the entries appended so far leave them, and the firing that is next.
+
+A timer that is due is a head like a message: it is marked, tried, skipped and committed as one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Iterable
 
 from holdfast.common.acts import TimerChange
 from holdfast.common.held import Held
-from holdfast.common.message import TIMER_RUN, Place
+from holdfast.common.message import TIMER_RUN, Life, Place
 from holdfast.rules.streams.ledger import Timer
 
 TIMERS = 64
@@ -18,6 +21,9 @@ TIMER_BYTES_MAX = 1024
 REARM_S = 0.1
 """The least time between two firings of a timer that sets itself again."""
 
+WALL_LOOK_S = 60.0
+"""How often the wall clock is looked at while a timer waits for it: the clock may have been set."""
+
 
 def place_of(timer: Timer) -> Place:
     """Return the place of a timer's firing. It names the setting: a timer set anew is another head."""
@@ -27,13 +33,19 @@ def place_of(timer: Timer) -> Place:
 class Timers:
     """The timers of one opening. Times are wall times."""
 
-    __slots__ = ("_count", "_epoch", "standing")
+    __slots__ = ("_count", "_epoch", "firing", "firings", "standing", "stored")
 
     def __init__(self, epoch: int = 0, standing: Iterable[Timer] = ()) -> None:
         self._epoch = epoch
         self._count = 0
-        self.standing = {timer.name: timer for timer in standing}
+        self.stored = tuple(standing)
+        """The timers as the last answered commit has them."""
+        self.standing = {timer.name: timer for timer in self.stored}
         """The timers that stand, by name."""
+        self.firing: Held | None = None
+        """The firing that is next or runs."""
+        self.firings: dict[Place, Held] = {}
+        """All firings whose commit isn't answered yet."""
 
     @property
     def all(self) -> tuple[Timer, ...]:
@@ -57,9 +69,38 @@ class Timers:
         """Return when the timer is due whose firing this is; None if it stands no more."""
         return next((t.at for t in self.standing.values() if place_of(t) == held.place), None)
 
-    def reset(self, standing: Iterable[Timer]) -> None:
-        """Go back to these timers. Settings are still told apart from all that were made before."""
-        self.standing = {timer.name: timer for timer in standing}
+    def head(self, now: float, wall_ahead_s: float) -> Held | float | None:
+        """Return the firing that may begin now, or has no tries left. Otherwise return when to look again, in
+        monotonic seconds; None if there is no timer."""
+        fired = self.firing
+        at = None if fired is None else self.at(fired)
+        if fired is not None and at is None:
+            del self.firings[fired.place]  # its timer was set anew, or cleared
+            fired = None
+        if fired is None:
+            fired = self.firing = self._fire(now + wall_ahead_s)
+        if fired is None:
+            next_at = self.next_at
+            return None if next_at is None else min(next_at - wall_ahead_s, now + WALL_LOOK_S)
+        # The clock may have been set back since it was chosen, for its start had to be counted.
+        begin_at = max(fired.retry_at, now if at is None else at - wall_ahead_s)
+        if fired.spent or now >= begin_at:
+            return fired
+        return min(begin_at, max(fired.retry_at, now + WALL_LOOK_S))
+
+    def _fire(self, wall: float) -> Held | None:
+        timer = self.due(wall)
+        if timer is None:
+            return None
+        fired = self.firings[place_of(timer)] = Held(place_of(timer), timer.body, {}, [])
+        fired.become(Life.WAITING)
+        return fired
+
+    def revert(self, undone: Iterable[Held]) -> None:
+        """Go back to the stored timers, and to the first of the firings that are undone. Settings are still
+        distinct from all that were made before."""
+        self.standing = {timer.name: timer for timer in self.stored}
+        self.firing = next((held for held in undone if held.place.run == TIMER_RUN), self.firing)
 
     def would_be(self, changes: Iterable[TimerChange]) -> int:
         """Return how many timers there are after these changes."""
@@ -80,7 +121,8 @@ class Timers:
                 self.standing[change.name] = Timer(change.name, at, change.body, setting)
 
     def fired(self, held: Held) -> None:
-        """Remove the timer whose firing this is, unless it was set anew since."""
+        """Note that a firing was handled or skipped. Its timer is removed, unless it was set anew since."""
+        self.firing = None
         for timer in self.standing.values():
             if place_of(timer) == held.place:
                 del self.standing[timer.name]

@@ -11,7 +11,7 @@ from holdfast.errors import Fenced, HoldfastError, Retry
 from holdfast.ports.queue import Delivery, Taken
 from holdfast.rules.streams.backlog import Reserve, Take, Unreserve
 from holdfast.rules.streams.commands import PutBack
-from holdfast.rules.streams.owner import OwnerPhase
+from holdfast.rules.streams.phases import OwnerPhase
 from holdfast.streams.owned import Owned
 from holdfast.streams.owners import Owners
 from holdfast.streams.reservations import Reservations

@@ -1,0 +1,394 @@
+"""Decides what the handler of a stream works at next, and what its failures cost.
+
+The next head is a message, or the firing of a timer that is due; while both are ready they take turns. A
+stream that uses models has them loaded first, before any start is counted. While a model doesn't load, the
+stream waits unchanged, because no message is to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from holdfast.common.acts import Acts
+from holdfast.common.held import Held
+from holdfast.common.message import TIMER_RUN, Life, Place
+from holdfast.rules.streams.blame import NOTHING
+from holdfast.rules.streams.commands import LoadModels, Run
+from holdfast.rules.streams.commit_plan import BatchEntry, CommitPlan
+from holdfast.rules.streams.inbox import Inbox
+from holdfast.rules.streams.options import OwnerRules
+from holdfast.rules.streams.sequencer import Gap, Ready
+from holdfast.rules.streams.standstill import Standstill
+
+RUN_LIMIT = 32
+"""The most messages in one call of a slot, where each is to be committed soon anyway."""
+
+
+def run_max(rules: OwnerRules) -> int:
+    """Return the most messages in one call of a slot."""
+    return max(RUN_LIMIT, rules.checkpoint_every)
+
+
+class RunPlan:
+    """The calls of the slot in one opening of a stream."""
+
+    __slots__ = (
+        "agenda",
+        "blame",
+        "commits",
+        "effects",
+        "equipped",
+        "inbox",
+        "limit",
+        "loaded",
+        "loading",
+        "next_head",
+        "obstacle",
+        "rules",
+        "running",
+        "seq",
+        "timer_first",
+        "timers",
+    )
+
+    def __init__(self, rules: OwnerRules, inbox: Inbox, commits: CommitPlan) -> None:
+        self.rules, self.inbox, self.commits = rules, inbox, commits
+        self.agenda, self.blame, self.seq = commits.agenda, commits.blame, commits.seq
+        self.effects, self.timers = commits.effects, commits.timers
+        self.loaded = False
+        """True while the handler is open in the slot."""
+        self.equipped = not rules.needs_models
+        """True while the slot has the stream's models."""
+        self.loading = False
+        self.obstacle = ""
+        """Why a model doesn't load, or the handler doesn't read the state."""
+        self.limit = run_max(rules)
+        """The most messages in the next call of the slot."""
+        self.running: tuple[Place, ...] = ()
+        """What the slot works at."""
+        self.next_head = ""
+        """The head that runs next, if it needs no start of its own."""
+        self.timer_first = False
+        """True if a timer is due its turn."""
+
+    # -- what is next ---------------------------------------------------------------------------------------
+
+    def plan(self, now: float, *, may_begin: bool) -> None:
+        """Plan the next call of the slot, which has none. ``may_begin`` is False while nothing may run."""
+        self.next_head = ""
+        if may_begin and not self.commits.parked and not self.obstacle:
+            self._plan_next(now)
+        if self.blame.begun and self._waits_in_last_turn():
+            self._start(NOTHING, now)
+
+    def _waits_in_last_turn(self) -> bool:
+        """Return True if the counted head would be blamed if the node ended for another reason. What is
+        covered by a commit is looked at again after the answer."""
+        is_idle = not self.running and self.commits.is_idle
+        return is_idle and self.blame.waits_in_last_turn()
+
+    def _start(self, place: Place, now: float) -> None:
+        self.commits.asked_at = now
+        self.agenda.commands.append(self.blame.start(place))
+
+    def _plan_next(self, now: float) -> None:
+        timers = self.timers
+        if timers.standing or timers.firing is not None:
+            head = self._next_message_or_timer(now)
+        else:
+            head = self._next_message(now)
+        if head is None:
+            return
+        places, held = head
+        if not self.equipped:
+            self.blame.give_up_turn(held)
+            self._load_models()
+            return
+        suspect, commit = self.blame.is_suspect(held), self.commits.commit
+        waits = now < held.retry_at
+        is_full = commit is not None and (suspect or len(self.commits.batch) >= self.limit)
+        in_flight = None if commit is None else commit.starting
+        if not (waits or is_full) and self.blame.is_marked(held, in_flight, suspect=suspect):
+            self._run(places if len(places) == 1 else self._together(places))
+            return
+        name = held.place.name
+        if not suspect or self.blame.counted == held.place:
+            self.next_head = name
+        if waits:
+            self.agenda.wake(held.retry_at)
+        elif commit is None and (not self.commits.batch or name == self.blame.suspect):
+            self._start(held.place, now)
+
+    def _next_message_or_timer(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
+        """Return the places to run next: those of messages, or that of a timer that is due. While both are
+        ready they take turns; while a message waits for its next try, timers go on."""
+        fired = self._fired(now)
+        if fired is not None and self.timer_first:
+            return (fired.place,), fired
+        message = self._next_message(now)
+        if fired is None or (message is not None and now >= message[1].retry_at):
+            return message
+        return (fired.place,), fired
+
+    def _fired(self, now: float) -> Held | None:
+        """Return the firing that may begin now, after skipping one that has no tries left."""
+        fired = self.timers.head(now, self.agenda.wall_ahead_s)
+        if fired is None:
+            return None
+        if not isinstance(fired, Held):
+            self.agenda.wake(fired)
+        elif not fired.spent:
+            return fired
+        elif self.rules.on_failure == "park":
+            self.commits.park(f"{fired.place.name} failed: {fired.error}", now)
+        else:
+            self.commits.append(BatchEntry("skip", fired, reason=fired.error), now)
+        return None
+
+    def _next_message(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
+        """Return the places to run next, after skipping gaps and messages that have no tries left."""
+        while True:
+            step = self.seq.next(now, self.limit)
+            if isinstance(step, Gap):
+                self.seq.pass_over(step.span)
+                entry = BatchEntry("gap", reason="never came", run=step.run, span=step.span)
+                self.commits.append(entry, now)
+            elif isinstance(step, Ready):
+                head = self.inbox.held[step.places[0]]
+                if not head.spent:
+                    return step.places, head
+                if self.rules.on_failure == "park":
+                    self.commits.park(f"{head.place.name} failed: {head.error}", now)
+                    return None
+                self.seq.take((head.place,))
+                self.seq.skip(head.place)
+                self.commits.append(BatchEntry("skip", head, reason=head.error), now)
+            else:
+                if step.until is not None:
+                    self.agenda.wake(step.until)
+                return None
+
+    def _together(self, places: tuple[Place, ...]) -> tuple[Place, ...]:
+        """Return the next places for one call of the slot: a suspect runs alone."""
+        for count, place in enumerate(places):
+            if self.blame.is_suspect(self.inbox.held[place]):
+                return places[: max(1, count)]
+        return places
+
+    def _run(self, places: tuple[Place, ...]) -> None:
+        self.running = places
+        self.timer_first = places[0].run != TIMER_RUN
+        if self.timer_first:
+            self.seq.take(places)
+        messages = tuple(map(self.find, places))
+        for held in messages:
+            held.become(Life.RUNNING)
+        commits = self.commits
+        run = Run(messages, not self.loaded, commits.state, commits.state_version, len(places))
+        self.agenda.commands.append(run)
+        self.loaded = True
+
+    def mark_next(self) -> str:
+        """Return the head that the next commit marks. An unfinished mark found at the opening stays until a
+        Start replaces it, and suspects are marked by Start alone. Otherwise their counts would be lost."""
+        if self.blame.suspect:
+            return self.blame.suspect
+        return self.running[0].name if self.running else self.next_head
+
+    def find(self, place: Place) -> Held:
+        """Return the message or the firing that has this place."""
+        return self.timers.firings[place] if place.run == TIMER_RUN else self.inbox.held[place]
+
+    def holds(self, place: Place) -> bool:
+        """Return True if a message or a firing that isn't finished has this place."""
+        return place in (self.timers.firings if place.run == TIMER_RUN else self.inbox.held)
+
+    # -- starts ---------------------------------------------------------------------------------------------
+
+    def started(self, openings: int) -> None:
+        """Note that the store counts ``openings`` of the head. One that was begun too often is skipped."""
+        place, openings = self.blame.started(openings)
+        if openings > self.rules.max_starts and self.holds(place):
+            held = self.find(place)
+            held.error = f"poison: {openings - 1} openings ended while its handler ran (max_starts)"
+            held.spent = True
+
+    @property
+    def at_risk(self) -> str:
+        """The head that is blamed if the node dies now, or ""."""
+        starting, counted = self.blame.starting, self.blame.counted
+        if starting is not None and starting != NOTHING:
+            return starting.name
+        return counted.name if counted is not None and self.holds(counted) else ""
+
+    def outlived(self) -> None:
+        """Note that this opening ends although its node lives."""
+        counted = self.blame.counted
+        if counted is not None and self.holds(counted):
+            self.blame.survived[counted.name] += 1
+
+    # -- models ---------------------------------------------------------------------------------------------
+
+    def _load_models(self) -> None:
+        if not self.loading:
+            self.loading = True
+            self.agenda.commands.append(LoadModels())
+
+    def models_loaded(self) -> None:
+        """Note that the slot has the models."""
+        self.loading, self.equipped = False, True
+
+    def models_failed(self, obstacle: str, handled: int) -> None:
+        """Note that a model doesn't load here, or that the handler is older than the state. That costs no
+        message a try. After a run, its first ``handled`` messages run again before the one that needed the
+        model."""
+        places = self._stopped()
+        self.loading = self.loaded = False
+        self.equipped = not self.rules.needs_models
+        self.limit = handled or run_max(self.rules)
+        if not handled:
+            self.obstacle = obstacle
+            for place in places[:1]:
+                self.blame.give_up_turn(self.find(place))
+
+    def unloaded(self) -> None:
+        """Note that the slot has died."""
+        self.loaded = False
+        self.equipped = not self.rules.needs_models
+
+    # -- results --------------------------------------------------------------------------------------------
+
+    def ran(
+        self,
+        results: Sequence[bytes | None],
+        state: bytes | None,
+        version: int,
+        acts: Sequence[Acts | None],
+        now: float,
+    ) -> None:
+        """Note the results of the first messages that ran, and the snapshot after them. The rest waits."""
+        if error := self._excess(state, acts):
+            self.loaded = False
+            self.too_large(list(map(self.find, self._stopped()[: len(results)])), error, now)
+            return
+        places, self.running = self.running, ()
+        self.limit = run_max(self.rules)
+        for place, result, asked in zip_longest(places[: len(results)], results, acts):
+            if place.run != TIMER_RUN:
+                self.seq.done(place)
+            self.commits.append(BatchEntry("done", self.find(place), result, acts=asked), now)
+        if len(places) > len(results):
+            self._put_back(places[len(results) :])
+        commits = self.commits
+        commits.state, commits.state_version, commits.dirty = state, version, True
+
+    def _excess(self, state: bytes | None, acts: Sequence[Acts | None]) -> str:
+        """Return why a snapshot, or what the handler asked for, is too large; empty if it isn't."""
+        if state is not None and len(state) > self.rules.max_state_bytes:
+            return f"the snapshot has {len(state)} bytes, over max_state_bytes = {self.rules.max_state_bytes}"
+        changes = [change for some in acts if some is not None for change in some.timers] if acts else ()
+        if changes and (count := self.timers.would_be(changes)) > self.rules.max_timers:
+            limit = self.rules.max_timers
+            return f"the stream would have {count} timers; it can have {limit} (max_timers)"
+        return ""
+
+    def failed(self, handled: int, error: str, detail: str, permanent: bool, now: float) -> None:
+        """Note that a message has failed, after ``handled`` others, which run again up to a snapshot."""
+        places = self._stopped()
+        self.loaded = False
+        self.limit = handled or run_max(self.rules)
+        self._fail(self.find(places[handled]), error, detail, permanent, now)
+
+    def slot_died(self, guilty: bool, error: str, detail: str, now: float) -> None:
+        """Note that the slot has died. ``guilty``: it died while it worked for this key."""
+        places = self._stopped()
+        self.loading = False
+        self.unloaded()
+        if guilty and len(places) == 1:
+            self.limit = run_max(self.rules)
+            self._fail(self.find(places[0]), error, detail, False, now)
+        elif guilty:
+            for place in places:
+                self.find(place).suspect = True
+
+    def rejected(self, reason: str, now: float) -> None:
+        """Note that the handler doesn't accept the state: the stream parks, and nothing is lost."""
+        self._stopped()
+        self.loaded = False
+        self.commits.park(reason, now)
+
+    def too_large(self, messages: Sequence[Held], error: str, now: float) -> None:
+        """Note that the results or the state of these messages are too large to store. A single message
+        spends a try. Any of several may have caused it, so each runs alone next."""
+        self.limit = run_max(self.rules)
+        if len(messages) == 1:
+            self._fail(messages[0], error, "", False, now)
+        else:
+            for held in messages:
+                held.suspect = True
+
+    def _stopped(self) -> tuple[Place, ...]:
+        """Have all that ran wait again, and return it."""
+        places, self.running = self.running, ()
+        self._put_back(places)
+        return places
+
+    def _put_back(self, places: tuple[Place, ...]) -> None:
+        for place in places:
+            self.find(place).become(Life.WAITING)
+        self.seq.put_back(tuple(place for place in places if place.run != TIMER_RUN))
+
+    def _fail(self, held: Held, error: str, detail: str, permanent: bool, now: float) -> None:
+        held.tries += 1
+        held.error, held.detail = error, detail
+        held.spent = permanent or held.tries >= self.rules.max_tries
+        if not held.spent:
+            held.retry_at = now + self.rules.backoff.delay_s(held.tries, 0.5)
+
+    def revert(self) -> None:
+        """Go back to the answered checkpoint, in the same opening: the commit in flight was refused."""
+        running = [self.find(place) for place in self.running]
+        self.running = ()
+        self.commits.revert(running)
+        self.loaded = self.loading = False
+        self.next_head = ""
+
+    # -- reports --------------------------------------------------------------------------------------------
+
+    @property
+    def is_gapped(self) -> bool:
+        """True while the messages wait behind a missing one, or behind effects that no target takes."""
+        return bool(self.seq.inbox) and not self.running and (not self.next_head or self.effects.is_full)
+
+    @property
+    def misses(self) -> bool:
+        """True while messages wait for one that isn't among them."""
+        runs = bool(self.running) and self.running[0].run != TIMER_RUN
+        return bool(self.seq.inbox) and not runs and self.seq.missing() is not None
+
+    def standstill(self, *, is_held_back: bool) -> Standstill | None:
+        """Return what the next run waits for; None if it waits for nothing. ``is_held_back``: too much waits
+        for the stream's archive."""
+        if self.obstacle:
+            return Standstill("model", self.obstacle)
+        if self.loading:
+            return Standstill("model", "its models, which are being loaded")
+        if self.commits.commit is not None or self.blame.starting is not None:
+            text = "the state store, which has not answered yet"
+            return Standstill("store", text, since=self.commits.asked_at)
+        if is_held_back:
+            return Standstill("archive", "its archive, which has yet to take what is committed")
+        if self.effects.is_full:
+            pending = self.effects.report()
+            assert pending is not None
+            text = f"targets that take none of its {pending.count} effects, such as {pending.target}"
+            text += f": {pending.error}" if pending.error else ""
+            return Standstill("effects", text)
+        if (missing := self.seq.missing()) is not None:
+            return Standstill("gap", missing.text, missing.until, missing.since)
+        for held in self.inbox.held.values():
+            if held.tries and held.place.name == self.next_head:
+                text = f"the next try of {held.place.name}, which failed: {held.error}"
+                return Standstill("retry", text, held.retry_at)
+        return None
