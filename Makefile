@@ -69,6 +69,8 @@ SERVERS := .cache/servers/.
 # The servers of the tests.
 SERVED := axe-core chromium debian-python docker-registry fauxqs fish helm helm3 mosquitto pgbouncer postgresql prometheus redis-server skopeo \
     umoci vsftpd zookeeper zsh
+# The servers of the benchmarks.
+BENCHED := buildah debian-python docker-registry fauxqs helm mosquitto postgresql redis-server
 
 $(SERVERS)%: tools/servers/install tools/apt.sh
 	@tools/servers/install $* >/dev/null
@@ -105,7 +107,7 @@ demo-site: $(VENV)/.dev $(SERVERS)mosquitto ## cameras, a count of people, alert
 
 .PHONY: bench
 bench: $(VENV)/.bench $(SERVERS)redis-server $(SERVERS)fauxqs ## one benchmark (NAME=streams, ARGS="--full")
-	@$(BIN)/python -m benchmarks.$(subst -,_,$(NAME)) $(ARGS)
+	@$(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
 ifneq ($(findstring outbox,$(NAME)),)
 bench: $(SERVERS)mosquitto $(SERVERS)postgresql
@@ -119,6 +121,10 @@ endif
 ifneq ($(findstring rolling,$(NAME)),)
 bench: $(VENV)/.dev $(SERVERS)helm $(SERVERS)postgresql
 endif
+
+.PHONY: bench-all
+bench-all: $(VENV)/.bench $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(BENCHED)) ## all benchmarks, compared with benchmarks/results (ARGS="--keep": keep these)
+	@$(BIN)/python -m benchmarks all $(ARGS)
 
 .PHONY: sim
 sim: $(VENV)/.demo ## simulate with seeded faults (SEEDS=500, ARGS="--break RULE")

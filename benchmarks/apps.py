@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import time
 from typing import Any
 
@@ -87,51 +85,6 @@ class Watch(Tracking):
         super().open(context, state)
 
 
-cold = App("cold")
-
-COLD_LOAD_S = 2.0
-
-
-def load_slowly(name: str = "shared") -> str:
-    """Stands for a large model; each loading is noted in the file that ``COLD_LOADS`` names."""
-    with open(os.environ["COLD_LOADS"], "a") as noted:  # noqa: PTH123 - appends by several processes
-        noted.write(f"{name}\n")
-    time.sleep(COLD_LOAD_S)
-    return name
-
-
-cold.model("shared", load_slowly)
-
-
-@cold.stream("own", key="key", seq="n", message=Message, first_seq=0)
-class Own(StreamHandler[Message]):
-    """Has a model of its own."""
-
-    def open(self, context: Context, state: bytes | None) -> None:
-        """Load it."""
-        self.model = context.model(functools.partial(load_slowly, context.key))
-
-    def process(self, message: Message, context: Context) -> str:
-        """Says which model it has."""
-        return self.model
-
-
-@cold.stream("shared", key="key", seq="n", message=Message, first_seq=0, models="shared")
-class Shared(StreamHandler[Message]):
-    """Shares a model with the other streams of its slot."""
-
-    def open(self, context: Context, state: bytes | None) -> None:
-        """Take it, or load it."""
-        self.model: str = context.model("shared")
-
-    def process(self, message: Message, context: Context) -> str:
-        """Says which model it has."""
-        return self.model
-
-
-ARCHIVE = os.environ.get("BENCHMARK_ARCHIVE", "file:archive")
-"""The archive of the stream that has one."""
-
 effects = App("effects")
 
 
@@ -158,39 +111,6 @@ def send_and_tell(message: Message, context: Context) -> dict[str, int]:
 def sink(message: dict[str, Any], context: Context) -> list[float]:
     """The message's number, and when it came."""
     return [message["n"], time.time()]
-
-
-archive = App("archive")
-
-
-@archive.stream("archived", key="key", seq="n", message=Message, first_seq=0, archive=ARCHIVE)
-@archive.stream("plain", key="key", seq="n", message=Message, first_seq=0)
-def handle(message: Message, context: Context) -> None:
-    """Does nothing, so that all it costs is the stream's."""
-
-
-timers = App("timers")
-
-
-class Alarms(msgspec.Struct):
-    """Times at which a stream is to be woken (wall time)."""
-
-    key: str
-    at: list[float]
-
-
-@timers.stream("alarms", message=Alarms)
-class Alarm(StreamHandler[Alarms]):
-    """Sets timers; the results tell when each was due, and when it came."""
-
-    def process(self, message: Alarms, context: Context) -> None:
-        """Set them all."""
-        for n, at in enumerate(message.at):
-            context.wake(f"t{n}", at=at, body=at)
-
-    def wake(self, name: str, body: float, context: Context) -> list[float]:
-        """When it was due, and when it came."""
-        return [body, time.time()]
 
 
 idle = App("idle")

@@ -5,8 +5,6 @@ checkpoint for each stream, and dead letters in one queue. Once it has read all 
 page of the list of streams are asked for while a stream of events is open, so that the console keeps itself
 fresh. The time is that until the first byte of an answer. Then nobody looks any more, and its processor time
 is watched.
-
-Run as ``python -m benchmarks.console``.
 """
 
 from __future__ import annotations
@@ -150,7 +148,7 @@ async def measure(report: Report, place: Path, streams: int, letters: int, count
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.console", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks console", description=__doc__)
     parser.add_argument("--full", action="store_true", help="100,000 streams and 10,000 dead letters")
     parser.add_argument("--streams", type=int)
     parser.add_argument("--letters", type=int)
@@ -174,7 +172,3 @@ def main() -> None:
         requests=count,
         idle_s=idle_s,
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -4,8 +4,6 @@ One node is warm and stands still (SIGSTOP) while the messages are sent. The clo
 until the last message is off the queue. ``inversions`` counts results of one key that come after a later
 one, for a stream without seqs (for SQS's standard queue, which keeps no order, for one with seqs).
 ``set_aside`` counts dead letters, and ``delayed_max`` is the most messages that the queue had delayed.
-
-Run as ``python -m benchmarks.deep_key``.
 """
 
 from __future__ import annotations
@@ -208,7 +206,7 @@ async def _measure_all(report: Report, services: list[str], messages: int) -> No
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.deep_key", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks deep-key", description=__doc__)
     parser.add_argument("--full", action="store_true", help=f"{FULL:,} messages, not {MESSAGES:,}")
     parser.add_argument("--messages", type=int, help="so many")
     parser.add_argument("--services", default=",".join(SERVICES), help="of these, with commas")
@@ -217,7 +215,7 @@ def main() -> None:
     services = [name for name in asked.services.split(",") if name]
     if unknown := set(services) - {*SERVICES}:
         parser.error(f"no such services: {', '.join(sorted(unknown))}")
-    report = Report("deep_key")
+    report = Report("deep-key")
     report.say(f"deep-key: {messages:,} no-op messages of one key, and over {KEYS} keys; one node")
     asyncio.run(_measure_all(report, services, messages))
     report.end(
@@ -226,7 +224,3 @@ def main() -> None:
         keys=KEYS,
         durability={name: DURABILITY[name] for name in services},
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -4,11 +4,6 @@ All messages show at one instant to warm nodes; the clock stops when the target,
 the last one. The follower is what one writes without effects: it reads the log of results, sends what it read
 to the target's queue in batches as large as they come, each with an id, and then keeps its cursor, confirmed
 by the disk. It has a process for itself, and no replacement if it dies; effects need neither.
-
-With ``--before`` and a checkout of the code before effects, streams without effects are compared with it:
-messages a second, and processor time a message, of six times as many messages.
-
-Run as ``python -m benchmarks.effects``.
 """
 
 from __future__ import annotations
@@ -17,15 +12,11 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 from statistics import median
 
-from benchmarks.cluster import ROOT, Cluster, cluster
+from benchmarks.cluster import Cluster, cluster
 from benchmarks.report import Report, percentile
 from holdfast.ports.queue import Outgoing
 
@@ -36,7 +27,6 @@ PAGE = 1000
 """The most results that the follower reads at once."""
 
 PACE_S = 0.02
-PLAIN = Path(__file__).with_name("plain.py")
 
 
 class Follower:
@@ -171,46 +161,15 @@ async def verify(nodes: Cluster, messages: int) -> None:
         raise AssertionError(f"{len(came)} effects came, {len(set(came))} different ones, for {messages}")
 
 
-def plain(place: Path, messages: int) -> tuple[float, float]:
-    """Messages a second of streams without effects, of the code there, and microseconds of processor time of
-    its nodes for one."""
-    # An environment knows the entry points of one checkout only.
-    python = place / ".venv/bin/python"
-    command = [str(python if python.exists() else sys.executable), str(PLAIN), str(messages)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(place / "src"), str(place)])}
-    ran = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=True)
-    told = json.loads(ran.stdout.strip().splitlines()[-1])
-    return told["messages_per_s"], told["cpu_us"]
-
-
-def compare_plain(before: Path, messages: int, rounds: int, report: Report) -> None:
-    """Streams without effects, of the code before and of this."""
-    rates: dict[str, list[float]] = {"before": [], "now": []}
-    cpu_us: dict[str, list[float]] = {"before": [], "now": []}
-    for number in range(rounds):
-        places = [("before", before), ("now", ROOT)]
-        for name, place in places if number % 2 else reversed(places):
-            a_second, cpu = plain(place, messages)
-            rates[name].append(a_second)
-            cpu_us[name].append(cpu)
-            report.say(f"    {name} {a_second:,.0f}/s, {cpu:.0f} µs a message")
-    report.figure("vs_without", median(rates["now"]) / median(rates["before"]), "≥ 0.97")
-    report.figure("cpu_vs_without", median(cpu_us["now"]) / median(cpu_us["before"]), "≤ 1.03")
-    report.detail |= {"plain_messages": messages, "plain_rates": rates, "plain_cpu_us": cpu_us}
-
-
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.effects", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks effects", description=__doc__)
     parser.add_argument("--full", action="store_true", help="more rounds")
     parser.add_argument("--messages", type=int, default=10_000)
     parser.add_argument("--paced", type=int, default=300, help="messages by which the latency is measured")
     parser.add_argument("--keys", type=int, default=64)
     parser.add_argument("--rounds", type=int, help="the median counts (default 3, with --full 7)")
     parser.add_argument("--lead-s", type=float, default=2.0, help="for sending, before all show")
-    parser.add_argument(
-        "--before", type=Path, help="a checkout of the code before effects, set up by its make bench"
-    )
     asked = parser.parse_args()
     rounds = asked.rounds or (7 if asked.full else 3)
     report = Report("effects")
@@ -227,8 +186,6 @@ def main() -> None:
     report.figure("effect_p99_ms", percentile(took_ms, 99))
     followed_ms = asyncio.run(latencies_ms(asked.paced, asked.keys, follow=True))
     report.figure("follower_p50_ms", median(followed_ms))
-    if asked.before:
-        compare_plain(asked.before.resolve(), 6 * asked.messages, rounds, report)
     report.end(
         messages=asked.messages,
         keys=asked.keys,
@@ -236,7 +193,3 @@ def main() -> None:
         rates=rates,
         durability="SQLite, full: commits and the follower's cursor are confirmed by the disk",
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -7,42 +7,27 @@ traffic. The nodes have no supervisor: they find the death out by themselves.
 - crash: from the kill to the stream's next commit.
 - handover: the longest time from sending to commit of any message of a moved stream, from just before the
   move until after it. Undisturbed messages take ``undisturbed_p50_ms``.
-
-With ``--services redis,sqs`` coordinator and state are in Redis, the queue is on a local SQS server. What a
-dead node alone had received stays hidden there until its visibility ends, so a stream resumes in one of two
-ways: at once, if its next message was in another node's hands or not received yet (``resumed_p50_ms``, of
-``resumed_share`` of the streams), or within the visibility left (``hidden_max_ms``).
-
-Run as ``python -m benchmarks.failover``.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
 from statistics import median
-from typing import Any
 
 import msgspec
 
 from benchmarks.cluster import Cluster, NodeProcess, cluster
-from benchmarks.frames import FrameQueue, sqs_server
 from benchmarks.report import Report, Unmeasurable, percentile
 from holdfast.common.protocol import Done, Move
 from holdfast.ports.peer import Peer
-from simulator.servers import RedisServer
 
 STREAM = "live"
 NODES = 3
 OWNED = 20
 PACE_S = 0.1
 TIMEOUT_S = 30.0
-VISIBILITY_S = 3
-"""On SQS."""
-
 SETTLE_S = 1.0
 """Traffic between disturbances, so that each starts from calm."""
 
@@ -199,26 +184,10 @@ def some(values: list[float], none: str) -> list[float]:
     return values
 
 
-@contextlib.asynccontextmanager
-async def started(services: Sequence[str]) -> AsyncIterator[dict[str, Any]]:
-    """Run servers of these services; gives the settings that lead there."""
-    settings: dict[str, Any] = {}
-    async with contextlib.AsyncExitStack() as stack:
-        if "redis" in services:
-            store = await stack.enter_async_context(RedisServer())
-            settings |= {"coordinator_url": store.url, "state_url": store.url}
-        if "sqs" in services:
-            await stack.enter_async_context(sqs_server())
-            queue = await stack.enter_async_context(FrameQueue(STREAM, 1, visibility_s=VISIBILITY_S))
-            settings |= {"queue_url": queue.url, "visibility_s": VISIBILITY_S}
-        yield settings
-
-
-async def measure(report: Report, rounds: int, services: Sequence[str]) -> None:
+async def measure(report: Report, rounds: int) -> None:
     """The drill, then the figures. Raises Unmeasurable."""
     keys = [f"k{number}" for number in range(NODES * OWNED)]
-    hidden_s = VISIBILITY_S if "sqs" in services else 0.0
-    async with started(services) as settings, cluster("benchmarks.apps:live", slots=2, **settings) as nodes:
+    async with cluster("benchmarks.apps:live", slots=2) as nodes:
         await nodes.start_all(NODES)
         traffic = Traffic(nodes, keys)
         sending = asyncio.create_task(traffic.run())
@@ -227,7 +196,7 @@ async def measure(report: Report, rounds: int, services: Sequence[str]) -> None:
         for _ in range(rounds):
             victim = max(nodes.nodes, key=lambda node: node.name == f"n{drill._started}")
             await drill.kill(victim)
-            await asyncio.sleep(SETTLE_S + hidden_s)
+            await asyncio.sleep(SETTLE_S)
             await drill.replace()
             await asyncio.sleep(SETTLE_S)
         traffic.end()
@@ -242,16 +211,7 @@ async def measure(report: Report, rounds: int, services: Sequence[str]) -> None:
     calm = [ms for key in history.commits for ms in history.latency_ms(key, calm_until - CALM_S, calm_until)]
     some(calm, "no stream was sent anything before the first node was killed")
     report.figure("crash_p50_ms", median(crash), "< 1000")
-    if hidden_s:
-        # One that was received just before the kill shows again a whole visibility after it.
-        at_once = [ms for ms in crash if ms < 1000 * hidden_s / 2]
-        resumed = some(at_once, "no stream resumed before what its dead node had received showed again")
-        report.figure("resumed_share", len(resumed) / len(crash))
-        report.figure("resumed_p50_ms", median(resumed), "< 1000")
-        report.figure("resumed_p99_ms", percentile(resumed, 99))
-        report.figure("hidden_max_ms", max(crash), f"about {1000 * hidden_s:,.0f}, the visibility")
-    else:
-        report.figure("crash_p99_ms", percentile(crash, 99), "< 1000")
+    report.figure("crash_p99_ms", percentile(crash, 99), "< 1000")
     report.figure("handover_p50_ms", median(handover))
     report.figure("handover_p99_ms", percentile(handover, 99), "< 100")
     report.figure("undisturbed_p50_ms", median(calm))
@@ -263,35 +223,25 @@ async def measure(report: Report, rounds: int, services: Sequence[str]) -> None:
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.failover", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks failover", description=__doc__)
     parser.add_argument("--full", action="store_true", help="more rounds")
     parser.add_argument("--rounds", type=int, help="kills and replacements (default 4, with --full 20)")
-    parser.add_argument("--services", default="", help="redis, sqs, or both with a comma; else SQLite")
     asked = parser.parse_args()
-    services = [name for name in asked.services.split(",") if name]
-    if unknown := set(services) - {"redis", "sqs"}:
-        parser.error(f"no such services: {', '.join(sorted(unknown))}")
-    rounds = asked.rounds or (20 if asked.full else 3 if "sqs" in services else 4)
+    rounds = asked.rounds or (20 if asked.full else 4)
     report = Report("failover")
     report.say(
-        f"failover over {' and '.join(services) or 'SQLite'}: {NODES} nodes,"
+        f"failover over SQLite: {NODES} nodes,"
         f" {NODES * OWNED} streams at {1 / PACE_S:g} messages/s each;"
         f" {rounds} times a node that owns {OWNED} is killed, and {OWNED} streams move to its successor"
     )
     try:
-        asyncio.run(measure(report, rounds, services))
+        asyncio.run(measure(report, rounds))
     except Unmeasurable as error:
         raise SystemExit(f"failover can't be measured: {error}") from None
     report.end(
         rounds=rounds,
         streams=NODES * OWNED,
         pace_s=PACE_S,
-        services=services or ["sqlite"],
-        visibility_s=VISIBILITY_S if "sqs" in services else None,
-        durability="servers in memory" if services else "full",
+        durability="full",
         evidence="peers",
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -81,15 +81,6 @@ class FrameQueue:
 
         await asyncio.gather(*(send() for _ in range(SENDERS)))
 
-    async def paced(self, count: int, per_s: float) -> None:
-        """Send frames one by one at an even pace."""
-        due_at = time.monotonic()
-        for _ in range(count):
-            await self._send([self.sent])
-            self.sent += 1
-            due_at += 1 / per_s
-            await asyncio.sleep(max(0.0, due_at - time.monotonic()))
-
     async def left(self) -> int:
         """Frames that are not deleted yet."""
         names = ["", "NotVisible", "Delayed"]
@@ -97,11 +88,6 @@ class FrameQueue:
             self._attributes, self._url, *(f"ApproximateNumberOfMessages{name}" for name in names)
         )
         return sum(map(int, counts.values()))
-
-    async def dead(self) -> int:
-        """Frames among the dead letters."""
-        counts = await asyncio.to_thread(self._attributes, self._dead_url, "ApproximateNumberOfMessages")
-        return int(counts["ApproximateNumberOfMessages"])
 
     async def empty(self, timeout_s: float) -> None:
         """Wait until every frame is deleted, or dead. Raises RuntimeError if it takes longer."""

@@ -2,16 +2,14 @@
 
 The same load through each, to the same backends, which answer at once as the door of a node does. The proxy
 under test has one core, the load another, the backends the rest. A gateway looks up the owner of each stream
-among 100, 10,000 and 100,000 routes; HAProxy takes the backends in turn, nginx hashes paths, and the proxy on
-aiohttp takes the backends in turn too. Measurements alternate; ratios are of the medians. The proxy's
-processor time for a request is told beside its rate: other work on the machine disturbs it less. Where there
-is such, ``chrt -r 5`` goes before it and ``--pause`` leaves it some time. On two cores load and backends
-share one and are the limit of every rate, so there all ratios are of processor time (``--by cpu``).
+among 100, 10,000 and 100,000 routes; HAProxy takes the backends in turn. Measurements alternate; ratios are
+of the medians. The proxy's processor time for a request is told beside its rate: other work on the machine
+disturbs it less. Where there is such, ``chrt -r 5`` goes before it and ``--pause`` leaves it some time. On
+two cores load and backends share one and are the limit of every rate, so there all ratios are of processor
+time (``--by cpu``).
 
 A gateway keeps each request until it is answered, to send it again when a node dies. Of the others only
 "replaying" does, which is HAProxy with buffers as large as the gateway's.
-
-Run as ``python -m benchmarks.gateway``.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ import aiohttp
 
 from benchmarks.cluster import Cluster, cluster, until, workplace
 from benchmarks.gateways import gateways
-from benchmarks.proxies import Cores, Load, Rate, aiohttp_proxy, backends, cores, haproxy, nginx_hash
+from benchmarks.proxies import Cores, Load, Rate, backends, cores, haproxy
 from benchmarks.report import Report
 from holdfast.errors import ConfigError
 from holdfast.gateway.haproxy.buffers import REPLAY_BYTES
@@ -136,19 +134,16 @@ async def measure(asked: argparse.Namespace, bench: Bench, place: Path, on: Core
         (gateway,) = await enter(gateways(nodes, 1, asked.data_plane, on.proxy, metrics_port=port))
         round_robin = await enter(haproxy(place, urls, on.proxy))
         replaying = await enter(haproxy(place, urls, on.proxy, REPLAY_BYTES))
-        hashing = await enter(nginx_hash(place, urls, on.proxy))
-        minimal = await enter(aiohttp_proxy(urls, on.proxy))
         routes = Routes(coordinator, f"http://127.0.0.1:{port}/metrics")
         for count in ROUTES:
             await routes.grow(count)
             pair = {"haproxy": round_robin, "holdfast": gateway}
             small = {f"{name} 1k {count}": (url, count) for name, url in pair.items()}
             if count == MAIN:
-                others = {"replaying": replaying, "nginx": hashing, "aiohttp": minimal}
-                small |= {f"{name} 1k": (url, count) for name, url in others.items()}
+                small["replaying 1k"] = (replaying, count)
             await bench.alternate(small, SMALL)
             if count == MAIN:
-                large = pair | {"replaying": replaying, "aiohttp": minimal}
+                large = pair | {"replaying": replaying}
                 await bench.alternate({f"{name} 100k": (url, count) for name, url in large.items()}, LARGE)
         await bench.alternate({"direct 1k": (urls[0], MAIN)}, SMALL)
         return await routes.metric("holdfast_gateway_answers_total")
@@ -180,13 +175,10 @@ def tell(report: Report, bench: Bench) -> None:
     cpu = bench.cpu_us(f"haproxy 1k {MAIN}") / bench.cpu_us(f"holdfast 1k {MAIN}")
     report.figure("vs_haproxy_1k_by_cpu", cpu)
     report.figure("vs_replaying_1k", ratio(f"holdfast 1k {MAIN}", "replaying 1k"))
-    report.figure("vs_nginx_hash_1k", ratio(f"holdfast 1k {MAIN}", "nginx 1k"), "> 1")
-    report.figure("vs_aiohttp_1k", ratio(f"holdfast 1k {MAIN}", "aiohttp 1k"))
     report.figure("per_s_100k", bench.per_s("holdfast 100k"))
     report.figure("p99_ms_100k", bench.p99_ms("holdfast 100k"))
     report.figure("vs_haproxy_100k", ratio("holdfast 100k", "haproxy 100k"), "≥ 0.85")
     report.figure("vs_replaying_100k", ratio("holdfast 100k", "replaying 100k"))
-    report.figure("vs_aiohttp_100k", ratio("holdfast 100k", "aiohttp 100k"))
     report.figure("errors", bench.errors(), "0")
 
 
@@ -201,17 +193,16 @@ def tell_by_cpu(report: Report, bench: Bench) -> None:
     for count in ROUTES:
         name = "vs_haproxy_1k_by_cpu" if count == MAIN else f"vs_haproxy_1k_{count}_routes_by_cpu"
         report.figure(name, ratio(f"holdfast 1k {count}", f"haproxy 1k {count}"))
-    for name, shown in (("replaying", "replaying"), ("nginx", "nginx_hash"), ("aiohttp", "aiohttp")):
-        report.figure(f"vs_{shown}_1k_by_cpu", ratio(f"holdfast 1k {MAIN}", f"{name} 1k"))
+    report.figure("vs_replaying_1k_by_cpu", ratio(f"holdfast 1k {MAIN}", "replaying 1k"))
     report.figure("cpu_us_100k", bench.cpu_us("holdfast 100k"))
-    for name in ("haproxy", "replaying", "aiohttp"):
+    for name in ("haproxy", "replaying"):
         report.figure(f"vs_{name}_100k_by_cpu", ratio("holdfast 100k", f"{name} 100k"))
     report.figure("errors", bench.errors(), "0")
 
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.gateway", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks gateway", description=__doc__)
     parser.add_argument("--full", action="store_true", help="longer, and more rounds")
     parser.add_argument("--rounds", type=int, help="default 2, with --full 7")
     parser.add_argument("--seconds", type=int, help="of each measurement; default 1, with --full 4")
@@ -248,7 +239,3 @@ def main() -> None:
         rounds=asked.rounds,
         durability="none is asked of the backends",
     )
-
-
-if __name__ == "__main__":
-    main()

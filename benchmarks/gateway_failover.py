@@ -10,8 +10,6 @@ Models are warm: the nodes that remain have loaded them.
 - errors: frames that were answered with anything but a result.
 - identity_switches: tracks that carry another id than in an undisturbed run of the same video;
   ``unequal_results`` counts whatever else differs from it.
-
-Run as ``python -m benchmarks.gateway_failover``.
 """
 
 from __future__ import annotations
@@ -249,7 +247,7 @@ def tell(
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.gateway_failover", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks gateway-failover", description=__doc__)
     parser.add_argument("--full", action="store_true", help="more rounds")
     parser.add_argument("--rounds", type=int, help="kills and drains (default 2, with --full 10)")
     parser.add_argument("--data-plane", choices=["haproxy", "python"], default="haproxy")
@@ -273,7 +271,3 @@ def main() -> None:
         durability="full",
         evidence="peers and gateways",
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,4 @@
-"""What a node costs that has nothing to do: processor time, and memory of streams that it owns.
-
-Run as ``python -m benchmarks.idle``.
-"""
+"""What a node costs that has nothing to do: processor time, and memory of streams that it owns."""
 
 from __future__ import annotations
 
@@ -76,7 +73,7 @@ async def measure(report: Report, streams: int, seconds: float) -> None:
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.idle", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks idle", description=__doc__)
     parser.add_argument("--full", action="store_true", help="watch the processor for a minute")
     parser.add_argument("--streams", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, help="how long the processor is watched")
@@ -89,7 +86,3 @@ def main() -> None:
     )
     asyncio.run(measure(report, asked.streams, seconds))
     report.end(["psutil"], streams=asked.streams, state_bytes=STATE_BYTES, durability="full", seconds=seconds)
-
-
-if __name__ == "__main__":
-    main()

@@ -127,7 +127,3 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="holdfast-image-") as folder:
         asyncio.run(measure(Path(folder), rounds, report))
     report.end(("uv", "aiohttp"), rounds=rounds)
-
-
-if __name__ == "__main__":
-    main()

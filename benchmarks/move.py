@@ -4,8 +4,6 @@ Two nodes own sixty live streams, each fed ten messages a second, and a console 
 after another is moved to the other node by the form of its page. A move counts from the sending of the form
 to the first commit in the epoch that the new owner has opened; of this, up to a tenth of a second is the wait
 for the stream's next message. ``answer_p99_ms`` is how long the form itself takes to be answered.
-
-Run as ``python -m benchmarks.move``.
 """
 
 from __future__ import annotations
@@ -112,7 +110,7 @@ async def measure(report: Report, moves: int) -> None:
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.move", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks move", description=__doc__)
     parser.add_argument("--full", action="store_true", help="more moves")
     parser.add_argument("--moves", type=int, help="default 150, with --full 1,000")
     asked = parser.parse_args()
@@ -121,7 +119,3 @@ def main() -> None:
     report.say(f"move: {NODES} nodes, {KEYS} streams at {1 / PACE_S:g} messages/s each, {moves} clicks")
     asyncio.run(measure(report, moves))
     report.end(["aiohttp"], moves=moves, streams=KEYS, pace_s=PACE_S, durability="full")
-
-
-if __name__ == "__main__":
-    main()

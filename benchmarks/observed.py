@@ -5,8 +5,6 @@ Two clusters are given the same bursts of messages in turns, all of a burst show
 has no console. The figures compare the processor time of all nodes and slots for a message, which says the
 same on a busy machine. An open page hears the console's news, and loads its part of the overview again
 whenever that has changed, as browsers do.
-
-Run as ``python -m benchmarks.observed``.
 """
 
 from __future__ import annotations
@@ -161,7 +159,7 @@ async def measure(report: Report, asked: argparse.Namespace) -> None:
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.observed", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks observed", description=__doc__)
     parser.add_argument("--full", action="store_true", help="more rounds")
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--keys", type=int, default=64)
@@ -172,7 +170,3 @@ def main() -> None:
     report = Report("observed")
     report.say(f"observed: {asked.messages:,} messages of {asked.keys} keys on {streams.NODES} nodes")
     asyncio.run(measure(report, asked))
-
-
-if __name__ == "__main__":
-    main()

@@ -9,8 +9,6 @@ And what the table adds to the time of a command when there is no other: from th
 another connection, to the commit that closes it, less a round trip of the bare client. One wait for the disk
 is in that; how long one takes here is told beside it, and so is the time from the begin of the transaction
 that adds, which has two.
-
-Run as ``python -m benchmarks.outbox``.
 """
 
 from __future__ import annotations
@@ -118,7 +116,7 @@ def sync_ms() -> float:
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.outbox", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks outbox", description=__doc__)
     parser.add_argument("--full", action="store_true", help="10,000 devices too, longer, and thrice")
     parser.add_argument("--devices", type=int, default=1_000, help="without --full")
     parser.add_argument("--seconds", type=float, help="measured each (default 2, with --full 10)")
@@ -180,7 +178,3 @@ async def _latencies(count: int) -> tuple[float, dict[str, tuple[list[float], li
     async with broker() as server, fleet(server.url, 100):
         raw = asyncio.to_thread(raw_mqtt.round_trip_ms, "127.0.0.1", server.port, "0000000", 1.0)
         return await raw, {kind: await latency(kind, server, count) for kind in ("sqlite", "postgres")}
-
-
-if __name__ == "__main__":
-    main()

@@ -2,11 +2,7 @@
 
 The same as ``benchmarks.outbox`` on SQLite, with so many commands waiting all the time: as many are added
 as are closed. Once with all devices answering, and once while 99.9 % of five times as many are silent, so
-that nearly all heads are in flight and few are ready. The rate must not depend on how much waits. Beside it
-is the design that this replaces, without a broker: a scheduler that every 500 ms scans all open rows, sorts
-them, groups them by device and takes the first of each.
-
-Run as ``python -m benchmarks.outbox_depth``.
+that nearly all heads are in flight and few are ready. The rate must not depend on how much waits.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ from pathlib import Path
 
 from benchmarks.dispatching import DURABILITY, Dispatching, dispatching
 from benchmarks.fleet import broker, devices_named, fleet
-from benchmarks.peers.replaced import scheduler
 from benchmarks.report import Report
 from holdfast import App
 from holdfast.devices.rules.device_queue import CommandState, Patience, StoredCommand
@@ -105,22 +100,20 @@ async def rate(path: Path, devices: Sequence[str], silent: float, seconds: float
 
 
 async def measure(depth: int, devices: int, silent: float, seconds: float) -> dict[str, float]:
-    """Rates with all devices answering and with few, of this design and of the replaced one."""
+    """Rates with all devices answering, and with few."""
     rates = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         for name, share in (("ready", 0.0), ("silent", silent)):
             names = devices_named(devices * (5 if share else 1))
-            answering = names[: round(len(names) * (1 - share))] if share else None
             path = Path(folder) / f"{name}.db"
             await fill(path, depth, names)
             rates[name] = await rate(path, names, share, seconds)
-            rates[f"replaced_{name}"] = scheduler.measure(path, answering, seconds)
     return rates
 
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.outbox_depth", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks outbox-depth", description=__doc__)
     parser.add_argument("--full", action="store_true", help="longer, and thrice")
     parser.add_argument("--devices", type=int, default=1_000)
     parser.add_argument("--rows", type=int, nargs="+", default=DEPTHS, help="that wait, the fewest first")
@@ -128,7 +121,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="measured each (default 1.5, with --full 10)")
     asked = parser.parse_args()
     seconds = asked.seconds or (10.0 if asked.full else 1.5)
-    report = Report("outbox_depth")
+    report = Report("outbox-depth")
     report.say(
         f"outbox_depth: {asked.devices:,} devices on SQLite, all answering;"
         f" and {5 * asked.devices:,} devices, {asked.silent:.1%} of them silent"
@@ -143,8 +136,6 @@ def main() -> None:
     least, *_, most = best.values()
     report.figure("rate_1m_vs_10k", most["ready"] / least["ready"], "≥ 0.85")
     report.figure("rate_1m_vs_10k_silent", most["silent"] / least["silent"], "≥ 0.85")
-    report.figure("vs_replaced_1m", most["ready"] / most["replaced_ready"])
-    report.figure("vs_replaced_1m_silent", most["silent"] / most["replaced_silent"])
     report.end(
         ["paho-mqtt", "sqlalchemy"],
         devices=asked.devices,
@@ -154,7 +145,3 @@ def main() -> None:
             for depth, told in best.items()
         },
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -5,8 +5,6 @@ process it. As many processes run handlers on either side: one less than there a
 itself. Given as many as there are cores, nodes and handlers contend for them (--processes, and --full).
 Holdfast also keeps order, commits each stream's state and results with fsync, and deletes from the queue.
 The results of both must be equal.
-
-Run as ``python -m benchmarks.overhead``.
 """
 
 from __future__ import annotations
@@ -158,7 +156,7 @@ async def measure(asked: argparse.Namespace, report: Report, processes: int) -> 
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.overhead", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks overhead", description=__doc__)
     parser.add_argument("--full", action="store_true", help="longer videos and more rounds")
     parser.add_argument("--rounds", type=int, help="at most; default 3, with --full 7")
     parser.add_argument("--seconds", type=float, help="of each video; default 8, with --full 20")
@@ -188,7 +186,3 @@ def main() -> None:
         rates={name: [round(rate, 1) for rate in measured] for name, measured in rates.items()},
         durability="Holdfast: full, state and results of each commit fsynced; bare loops: none",
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -4,10 +4,7 @@ messages against their start.
 As long as a transaction is open, PostgreSQL can remove nothing that was deleted since it began. Two are open
 here from the beginning to the end: one looks at all tables at one moment, as a dump does, and one has sent a
 message that isn't committed yet. A sender stays a little ahead of a receiver, which deletes what it gets;
-bodies have 200 bytes, and the disk confirms what is sent. Fewer tasks of Procrastinate pass beside it, while
-the first of these transactions is open.
-
-Run as ``python -m benchmarks.postgres_horizon``.
+bodies have 200 bytes, and the disk confirms what is sent.
 """
 
 from __future__ import annotations
@@ -15,10 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from statistics import median
@@ -28,8 +21,6 @@ import psutil
 import psycopg
 import uvloop
 
-from benchmarks.cluster import ROOT, workplace
-from benchmarks.peers.task_queues import QUEUES, postgresql_server, running
 from benchmarks.report import Report
 from holdfast.config.sources import load
 from holdfast.ports.queue import Outgoing, Queue
@@ -43,9 +34,6 @@ AHEAD = 20
 
 PARTS = 25
 """The messages pass in so many parts, of which the first is not counted: caches are filled in it."""
-
-WORKERS = 2
-"""Processes of Procrastinate."""
 
 COUNTED = 5
 """The median of so many parts counts, at the start and at the end."""
@@ -108,25 +96,6 @@ def cpu_s(server: PostgresqlServer) -> float:
     return sum(each.user + each.system for each in spent)
 
 
-def procrastinate(tasks: int, report: Report) -> float:
-    """The rate at the end against the one at the start of so many tasks of Procrastinate."""
-    with workplace() as place, postgresql_server() as server:
-        environment = os.environ | {"BENCHMARK_POSTGRES": server.url}
-        workers = [argument.format(processes=WORKERS) for argument in QUEUES["procrastinate"].arguments]
-        with running(workers, environment, place):
-            ran = subprocess.run(
-                [sys.executable, "-m", "benchmarks.peers.procrastinate_horizon", str(tasks), str(PARTS)],
-                cwd=ROOT,
-                env=environment,
-                stdout=subprocess.PIPE,
-                text=True,
-                check=True,
-            )
-    rates: list[float] = json.loads(ran.stdout)
-    report.say(f"    procrastinate, {tasks:,} tasks: {', '.join(f'{rate:,.0f}' for rate in rates)}")
-    return median(rates[-COUNTED:]) / median(rates[1 : 1 + COUNTED])
-
-
 class Course(NamedTuple):
     """Messages a second, and microseconds of CPU a message, of each part."""
 
@@ -176,12 +145,11 @@ async def measure(messages: int, *, held: bool, report: Report) -> Course:
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.postgres_horizon", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks postgres-horizon", description=__doc__)
     parser.add_argument("--messages", type=int, default=100_000)
-    parser.add_argument("--tasks", type=int, default=5_000, help="of Procrastinate; 0 leaves it out")
-    parser.add_argument("--full", action="store_true", help="a million messages, and 50,000 tasks")
+    parser.add_argument("--full", action="store_true", help="a million messages")
     asked = parser.parse_args()
-    messages, tasks = (1_000_000, 50_000) if asked.full else (asked.messages, asked.tasks)
+    messages = 1_000_000 if asked.full else asked.messages
     report = Report("postgres-horizon")
     report.say(f"postgres-horizon: {messages:,} messages while transactions are open, and without")
     held = uvloop.run(measure(messages, held=True, report=report))
@@ -191,18 +159,10 @@ def main() -> None:
     report.figure("cpu_end_vs_start", cpu)
     free = uvloop.run(measure(messages, held=False, report=report))
     report.figure("vs_free", median(held.rates[-COUNTED:]) / median(free.rates[-COUNTED:]))
-    if tasks:
-        report.figure("procrastinate_rate_end_vs_start", procrastinate(tasks, report))
-    peers = ["procrastinate"] if tasks else []
     report.end(
-        [*peers, "psycopg"],
-        tasks=tasks,
+        ["psycopg"],
         messages=messages,
         batch=BATCH,
         body_bytes=len(BODY),
         durability="fsync on",
     )
-
-
-if __name__ == "__main__":
-    main()

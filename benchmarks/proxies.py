@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -127,26 +126,6 @@ async def backends(place: Path, names: Sequence[str], on: set[int]) -> AsyncIter
         yield [f"http://{HOST}:{port}" for port in ports]
 
 
-@contextlib.asynccontextmanager
-async def nginx_hash(place: Path, urls: Sequence[str], on: set[int]) -> AsyncIterator[str]:
-    """nginx, which sends each path to the same backend."""
-    port = free_port()
-    servers = "".join(f"server {url.removeprefix('http://')};" for url in urls)
-    config = place / "hash.conf"
-    block = f"""upstream nodes {{ hash $uri consistent; {servers} keepalive 64; }}
-        server {{
-            listen {HOST}:{port};
-            location / {{
-                proxy_pass http://nodes;
-                proxy_http_version 1.1;
-                proxy_set_header Connection "";
-            }}
-        }}"""
-    config.write_text(_nginx(place, "hash", 1, block))
-    async with running(_nginx_command(place, config), on, port) as url:
-        yield url
-
-
 def _nginx_command(place: Path, config: Path) -> list[str | Path]:
     return [program("nginx"), "-p", place, "-c", config, "-e", "stderr"]
 
@@ -197,15 +176,6 @@ backend nodes
 """
     )
     async with running([build.path, "-db", "-q", "-f", config], on, port) as url:
-        yield url
-
-
-@contextlib.asynccontextmanager
-async def aiohttp_proxy(urls: Sequence[str], on: set[int]) -> AsyncIterator[str]:
-    """A minimal proxy in Python."""
-    port = free_port()
-    command = [sys.executable, "-m", "benchmarks.peers.aiohttp_proxy", str(port), *urls]
-    async with running(command, on, port) as url:
         yield url
 
 

@@ -4,8 +4,6 @@ Each runs in a process of its own, with default settings; what is timed begins a
 Holdfast does more: it guards against formulas, checks every text, sums up what it sends, and renames or
 completes the file at its destination. The servers run beside it, on the same cores: pyftpdlib, and a store of
 the benchmark's own, for fauxqs takes 100 MB/s. Both write to disk; what they take of bytes alone is told.
-
-Run as ``python -m benchmarks.publish_csv``.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ PEERS = "benchmarks.peers.csv_files"
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.publish_csv", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks publish-csv", description=__doc__)
     parser.add_argument(
         "--full", action="store_true", help="10 million rows, and three times that for memory"
     )
@@ -52,7 +50,7 @@ def main() -> None:
 
 async def _measure(asked: argparse.Namespace) -> None:
     rows = asked.rows or (10_000_000 if asked.full else 3_000_000)
-    report = Report("publish_csv")
+    report = Report("publish-csv")
     limits: dict[str, int] = {}
     report.say(f"publish_csv: {rows:,} rows of 10 mixed columns, Parquet to CSV")
     for name, settings in csv_files.SETTINGS.items():
@@ -146,7 +144,3 @@ def _tell(
         peaks_mb={name: round(peak) for name, peak in peaks.items()},
         limits_mb_per_s=limits,
     )
-
-
-if __name__ == "__main__":
-    main()

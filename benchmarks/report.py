@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sqlite3
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -27,11 +28,13 @@ class Report:
     def figure(self, name: str, value: float, target: str = "") -> None:
         """A measured number, and the target it is held to."""
         self.figures[name] = round(value, 3)
+        if target:
+            self.detail.setdefault("targets", {})[name] = target
         self.say(f"  {name:<22}{self.figures[name]:>12,}{f'   target {target}' if target else ''}")
 
     def end(self, packages: Sequence[str] = (), **detail: Any) -> None:
         """Say where it was measured, and print the JSON line."""
-        self.detail |= detail
+        self.detail |= detail | {"arguments": sys.argv[1:]}
         self.detail["versions"] = versions(packages)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         told = ", ".join(f"{name} {number}" for name, number in self.detail["versions"].items())

@@ -11,8 +11,6 @@ nodes are replaced one by one, then all gateways.
 - errors: messages that were answered with anything but a result.
 - silent: in another release one of three nodes is stopped without a word; how long until all its streams have
   answered again, with ``silent_errors``.
-
-Run as ``python -m benchmarks.rolling``.
 """
 
 from __future__ import annotations
@@ -284,7 +282,7 @@ async def measure(report: Report, folder: Path) -> None:
 
 def main() -> None:
     """Measure and report."""
-    argparse.ArgumentParser(prog="benchmarks.rolling", description=__doc__).parse_args()
+    argparse.ArgumentParser(prog="benchmarks rolling", description=__doc__).parse_args()
     report = Report("rolling")
     report.say(f"rolling: 3 nodes and 2 gateways replaced; {KEYS} streams, {PER_S:g} messages/s, PostgreSQL")
     with workplace() as place:
@@ -292,7 +290,3 @@ def main() -> None:
     with workplace() as place:
         asyncio.run(silence(report, place))
     report.end(["aiohttp", "psycopg"], streams=KEYS, per_s=PER_S, durability="full")
-
-
-if __name__ == "__main__":
-    main()

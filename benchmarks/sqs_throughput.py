@@ -1,14 +1,11 @@
-"""Frames a second from SQS with one node, against consumers made with boto3 and aiobotocore; and CPU a call.
+"""Frames a second from SQS with one node, against consumers made with boto3 and aiobotocore.
 
 All receive, process and delete the same no-op frames over the same server. The frames gather while whoever
 takes them stands still; the clock runs from when it goes on until the last is deleted. The consumers do no
 more than that, each in one process with its best number of threads or tasks. The node also orders them, and
 stores state and results in Redis, in two processes (node and slot).
 
-CPU a call compares Holdfast's client with boto3's where both do nothing but receive ten and delete ten. It is
-the figure to trust where the server is the limit: ``server_cpu`` tells how busy it was.
-
-Run as ``python -m benchmarks.sqs_throughput``.
+``server_cpu`` tells how busy the server was, which is the limit on some machines.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from benchmarks.report import Report
 from simulator.servers import RedisServer, Server
 
 VIDEOS = 8
-"""What one of four nodes has of the 32 in ``sqs_cost``."""
+"""What one of four nodes has of 32."""
 
 VISIBILITY_S = 60
 TTL_S = 60.0
@@ -129,14 +126,6 @@ async def consumer(server: Server, name: str, queue_name: str, frames: int, work
         return Rate(frames / took_s, 1e6 * told["cpu_s"] / frames, servers.spent_s() / took_s)
 
 
-async def cpu_per_call(name: str, frames: int, attempt: int) -> float:
-    """Microseconds of processor time for one call with a client."""
-    async with FrameQueue(f"calls-{name}-{attempt}", VIDEOS, visibility_s=VISIBILITY_S) as queue:
-        await queue.backlog(frames)
-        async with program("benchmarks.peers.sqs_calls", name, queue.url, str(frames)) as started:
-            return float(await asyncio.wait_for(started.output.readline(), TIMEOUT_S))
-
-
 async def measure(frames: int, slots: int, rounds: int, full: bool, report: Report) -> None:
     """All contenders, then the figures."""
     rates: dict[str, list[Rate]] = {}
@@ -145,23 +134,16 @@ async def measure(frames: int, slots: int, rounds: int, full: bool, report: Repo
             for name, rate in contenders(server, frames, slots, full, number).items():
                 rates.setdefault(name, []).append(await rate())
                 report.say(f"    {name} {rates[name][-1].told()}")
-        calls = {
-            name: min([await cpu_per_call(name, frames // 8, number) for number in range(rounds)])
-            for name in ("holdfast", *PEERS)
-        }
     best = {name: max(many, key=lambda rate: rate.per_s) for name, many in rates.items()}
     ours = best.pop("holdfast")
     name, theirs = max(best.items(), key=lambda item: item[1].per_s)
     report.figure("frames_per_s", ours.per_s)
     report.figure("best_consumer_per_s", theirs.per_s)
     report.figure("vs_best_consumer", ours.per_s / theirs.per_s, "≥ 2")
-    report.figure("cpu_per_call_us", calls["holdfast"])
-    report.figure("cpu_per_call_vs_boto3", calls["holdfast"] / calls["boto3"], "≤ 0.3")
     report.figure("server_cpu", ours.server_cpu)
     report.detail |= {
         "best_consumer": name,
         "rates": {name: [rate.told() for rate in many] for name, many in rates.items()},
-        "cpu_per_call_us": {name: round(spent) for name, spent in calls.items()},
     }
 
 
@@ -180,14 +162,14 @@ def contenders(
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.sqs_throughput", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks sqs-throughput", description=__doc__)
     parser.add_argument("--full", action="store_true", help="more rounds, more threads and tasks")
     parser.add_argument("--frames", type=int, default=40_000, help="a quarter for each consumer")
     parser.add_argument("--slots", type=int, default=1, help="of the node")
     parser.add_argument("--rounds", type=int, help="the best counts (default 1, with --full 3)")
     asked = parser.parse_args()
     rounds = asked.rounds or (3 if asked.full else 1)
-    report = Report("sqs_throughput")
+    report = Report("sqs-throughput")
     report.say(
         f"sqs-throughput: {asked.frames:,} no-op frames of {VIDEOS} videos;"
         f" one node with {asked.slots} slot(s)"
@@ -201,7 +183,3 @@ def main() -> None:
         slots=asked.slots,
         durability="SQS server and Redis in memory",
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,9 @@
-"""Messages a second, ordered and committed, against two task queues that promise less.
+"""Messages a second, ordered and committed, against task queues that promise less.
 
 One rule for all: the messages are enqueued, the workers run and are warm, and then all messages show at one
 instant. The clock stops when the last one is done and off the queue. Every contender has the same number
-of worker processes; Holdfast's are its nodes and their slots.
-
-Run as ``python -m benchmarks.streams``.
+of worker processes; Holdfast's are its nodes and their slots. With ``--on postgres`` PostgreSQL
+is the only service.
 """
 
 from __future__ import annotations
@@ -20,9 +19,18 @@ from statistics import median
 from typing import Any
 
 from benchmarks.cluster import Cluster, Spent, cluster
+from benchmarks.peers.task_queues import POSTGRES, QUEUES
+from benchmarks.peers.task_queues import measure as measure_queue
 from benchmarks.report import Report
+from simulator.servers import PostgresqlServer
 
-PEERS = {"huey": "benchmarks.peers.huey_sqlite", "dramatiq": "benchmarks.peers.dramatiq_redis"}
+PEERS = {
+    "huey_sqlite": "benchmarks.peers.huey_sqlite",
+    "dramatiq_redis": "benchmarks.peers.dramatiq_redis",
+}
+TARGETS = {"huey_sqlite": "≥ 5", "dramatiq_redis": "≥ 1"}
+POSTGRES_TARGETS = {"sqlite": "≥ 0.5", "pgqueuer_jobs": "≥ 1"}
+PGQUEUER = QUEUES["pgqueuer"]
 
 NODES = 2
 TIMEOUT_S = 120.0
@@ -54,6 +62,12 @@ async def holdfast(
             spent.end()
         await verify(nodes, messages + keys, keys)
         return messages / (end_at - begin_at)
+
+
+async def on_a_server(messages: int, keys: int, slots: int, lead_s: float) -> float:
+    """Messages a second on PostgreSQL alone, on a server of its own."""
+    async with PostgresqlServer(fsync=True) as server:
+        return await holdfast(messages, keys, slots, lead_s, url=server.url)
 
 
 async def show(nodes: Cluster, numbers: range, keys: int, lead_s: float) -> float:
@@ -89,44 +103,48 @@ async def verify(nodes: Cluster, messages: int, keys: int) -> None:
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.streams", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks streams", description=__doc__)
+    parser.add_argument("--on", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument("--full", action="store_true", help="more rounds")
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--keys", type=int, default=64)
     parser.add_argument("--slots", type=int, default=1, help="of each of the two nodes")
     parser.add_argument("--rounds", type=int, help="at most; the median counts (default 3, with --full 7)")
-    parser.add_argument("--lead-s", type=float, default=LEAD_S, help="for sending, before all show")
-    parser.add_argument("--only", choices=["holdfast", *PEERS], help="measure one alone")
+    parser.add_argument("--lead-s", type=float, help="for sending, before all show (default 1, or 3)")
+    parser.add_argument("--alone", action="store_true", help="measure no peer")
     asked = parser.parse_args()
+    on_postgres = asked.on == "postgres"
     processes = NODES * (1 + asked.slots)
-    report = Report("streams")
+    size = (asked.messages, asked.keys, asked.slots, asked.lead_s or (3 if on_postgres else 1) * LEAD_S)
+    report = Report("streams-postgres" if on_postgres else "streams")
     report.say(
-        f"streams: {asked.messages:,} no-op messages of {asked.keys} keys; {processes} processes each"
+        f"{report.name}: {asked.messages:,} no-op messages of {asked.keys} keys; {processes} processes each"
         f" (Holdfast: {NODES} nodes with {asked.slots} slot(s))"
     )
-    contenders: dict[str, Callable[[], float]] = {
-        "holdfast": lambda: asyncio.run(holdfast(asked.messages, asked.keys, asked.slots, asked.lead_s))
-    }
+    contenders: dict[str, Callable[[], float]] = {"holdfast": lambda: asyncio.run(holdfast(*size))}
     told = {"holdfast": "SQLite; results and state confirmed by the disk before a message is deleted"}
-    if asked.only != "holdfast":
+    if on_postgres:
+        contenders |= {"sqlite": contenders["holdfast"], "holdfast": lambda: asyncio.run(on_a_server(*size))}
+        told |= {"sqlite": told["holdfast"], "holdfast": f"{POSTGRES}; state and results, as on SQLite"}
+    targets = (POSTGRES_TARGETS if on_postgres else TARGETS) if not asked.alone else {}
+    if on_postgres and not asked.alone:
+        contenders["pgqueuer_jobs"] = lambda: measure_queue(PGQUEUER, asked.messages, processes, 1).per_s
+        told["pgqueuer_jobs"] = PGQUEUER.settings
+    elif not asked.alone:
         for name, module in PEERS.items():
             peer = importlib.import_module(module)  # only here: they are installed for benchmarks alone
             contenders[name] = partial(peer.measure, asked.messages, processes)
             told[name] = peer.SETTINGS
-    if asked.only:
-        contenders = {asked.only: contenders[asked.only]}
     for name in contenders:
         report.say(f"  {name}: {told[name]}")
     rounds = asked.rounds or (7 if asked.full else 3)
     rates = measure(contenders, rounds, math.inf if asked.full else BUDGET_S, report)
     middle = {name: median(measured) for name, measured in rates.items()}
-    if "holdfast" in middle:
-        report.figure("messages_per_s", middle["holdfast"])
-    if not asked.only:
-        report.figure("vs_huey_sqlite", middle["holdfast"] / middle["huey"], "≥ 5")
-        report.figure("vs_dramatiq_redis", middle["holdfast"] / middle["dramatiq"], "≥ 1")
+    report.figure("messages_per_s", middle["holdfast"])
+    for name, target in targets.items():
+        report.figure(f"vs_{name}", middle["holdfast"] / middle[name], target)
     report.end(
-        ["huey", "dramatiq", "redis"],
+        ["huey", "dramatiq", "redis", "pgqueuer", "psycopg"],
         messages=asked.messages,
         keys=asked.keys,
         nodes=NODES,
@@ -150,7 +168,3 @@ def measure(
             rates[name].append(contend())
             report.say(f"    {name} {rates[name][-1]:,.0f}/s")
     return rates
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,12 @@
-"""No-op tasks a second, and the time from sending one to its outcome, against five task queues.
+"""No-op tasks a second, and the time from sending one to its outcome, against task queues.
 
 One rule for all: the tasks are enqueued, the workers run and are warm, and then all tasks show at one
 instant. The clock stops when the last one is acknowledged and its result can be read. Then single tasks are
 sent, each after the result of the one before. Every contender has the same number of worker processes;
 Holdfast's are its nodes and their slots, which isolate each task from its node. Every contender keeps
 results, and is compared with Holdfast at the same durability: what is on Redis with an append-only file (to
-disk every second) with ``durability=normal``, which both survive the crash of any process; what is on SQLite
-with fsync with ``durability=full``, which both survive a power cut.
-
-Run as ``python -m benchmarks.tasks``.
+disk every second) with ``durability=normal``, which both survive the crash of any process; with ``--on
+postgres`` what is on the same PostgreSQL, where both survive a power cut.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from statistics import median
 from typing import Any
 
 from benchmarks.cluster import Cluster, Spent, cluster
-from benchmarks.frames import sqs_server
 from benchmarks.peers.task_queues import QUEUES, Measured
 from benchmarks.peers.task_queues import measure as measure_peer
 from benchmarks.report import Report, percentile
@@ -34,11 +31,10 @@ from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Brief, Producer
-from simulator.servers import PostgresqlServer, RedisServer
+from simulator.servers import PostgresqlServer
 
 APP, TYPE = "bare", "noop"
-DEFAULT = ("celery", "dramatiq")
-PEERS = tuple(name for name, queue in QUEUES.items() if not queue.database)
+TARGETS = {"celery": "> 1", "dramatiq": "> 1", "saq": "> 1", "procrastinate": "≥ 3", "pgqueuer": "≥ 1"}
 TIMEOUT_S = 120.0
 BUDGET_S = 40.0
 CHECK_S = 0.02
@@ -49,15 +45,11 @@ CHUNK = 500
 LEAD_S, LEADS = 0.3, 3.0
 """Tasks show so long after their sending begins, and so many times longer than it should take."""
 
-SQS_SHARE = 0.2
-"""Of the tasks, for SQS: servers for tests are slow, and single outcomes wait for company."""
-
 DURABLE = {
     "normal": "SQLite (WAL), durability=normal: survives a crash of any process, a power cut takes back the"
     " last moments",
     "full": "SQLite (WAL), durability=full, the default: outcomes are confirmed by the disk before a task is"
     " deleted",
-    "sqs": "SQS and Redis servers in memory",
     "postgres": "PostgreSQL with fsync and synchronous_commit, durability as for SQLite in full",
 }
 
@@ -69,7 +61,6 @@ class Site:
         self._nodes = nodes
         self._producer: Producer = make_producer(nodes.services, APP)
         self._clock = nodes.services.clock
-        self._tasks = nodes.services.queue(task_queue(APP, TYPE))
         self._briefs = nodes.services.queue(brief_queue(APP))
         self._sending_s = 1e-3
 
@@ -89,9 +80,6 @@ class Site:
             )
         self._sending_s = (self._clock.monotonic() - sends_at) / count
         await self._clock.sleep(begin_at - self._clock.monotonic())
-        while (await self._tasks.depth()).delayed == count:  # delays on SQS are whole seconds
-            begin_at = self._clock.monotonic()
-            await asyncio.sleep(CHECK_S)
         if spent is not None:
             spent.begin()
         end_at = await self._nodes.drained(task_queue(APP, TYPE), TIMEOUT_S, CHECK_S)
@@ -132,21 +120,12 @@ def _check(brief: Brief) -> Brief:
 
 @contextlib.asynccontextmanager
 async def services(kind: str) -> AsyncIterator[dict[str, Any]]:
-    """Settings that name them: ``normal`` or ``full`` on SQLite, ``sqs`` with Redis, or ``postgres``."""
+    """Settings that name them: ``normal`` or ``full`` on SQLite, or ``postgres``."""
     if kind == "postgres":
         async with PostgresqlServer(fsync=True) as server:
             yield {"url": server.url}
-        return
-    if kind != "sqs":
+    else:
         yield {"durability": kind}
-        return
-    async with sqs_server(), RedisServer() as redis:
-        yield {
-            "queue_url": "sqs://eu-west-1/",
-            "create_queues": True,
-            "coordinator_url": redis.url,
-            "state_url": redis.url,
-        }
 
 
 async def holdfast(kind: str, tasks: int, count: int, slots: int, ones: int) -> Measured:
@@ -212,31 +191,31 @@ def measure(
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.tasks", description=__doc__)
-    parser.add_argument("--full", action="store_true", help="all five, SQS too, and more rounds")
+    parser = argparse.ArgumentParser(prog="benchmarks tasks", description=__doc__)
+    parser.add_argument("--on", choices=["sqlite", "postgres"], default="sqlite")
+    parser.add_argument("--full", action="store_true", help="more rounds")
     parser.add_argument("--tasks", type=int, default=10_000, help="of Holdfast; slower ones get fewer")
     parser.add_argument("--ones", type=int, default=200, help="tasks that are sent one by one")
     parser.add_argument("--nodes", type=int, default=2, help="the peers have as many processes as all nodes")
     parser.add_argument("--slots", type=int, default=1, help="of each node")
     parser.add_argument("--rounds", type=int, help="the median counts (default up to 3; 5 with --full)")
-    parser.add_argument("--peers", nargs="*", choices=PEERS, help="compare with these only")
+    parser.add_argument("--peers", nargs="*", choices=QUEUES, help="compare with these only")
     asked = parser.parse_args()
-    peers = asked.peers if asked.peers is not None else PEERS if asked.full else DEFAULT
-    kinds = ["normal", "full", *(["sqs"] if asked.full else [])]
+    on_postgres = asked.on == "postgres"
+    among = [name for name, queue in QUEUES.items() if queue.database == on_postgres]
+    peers = among if asked.peers is None else asked.peers
     processes = asked.nodes * (1 + asked.slots)
-    report = Report("tasks")
+    report = Report("tasks-postgres" if on_postgres else "tasks")
     report.say(
-        f"tasks: {asked.tasks:,} no-op tasks; {processes} processes each (Holdfast: nodes, {asked.nodes}, and"
-        f" their slots, {asked.slots} each)"
+        f"{report.name}: {asked.tasks:,} no-op tasks; {processes} processes each"
+        f" (Holdfast: {asked.nodes} nodes with {asked.slots} slot(s))"
     )
     contenders: dict[str, Contend] = {}
     told: dict[str, str] = {}
-    for kind in kinds:
-        name, share = f"holdfast_{kind}", SQS_SHARE if kind == "sqs" else 1.0
-        contenders[name] = partial(
-            _run, kind, round(asked.tasks * share), asked.nodes, asked.slots, round(asked.ones * share)
-        )
-        told[name] = DURABLE[kind]
+    for kind in ["postgres"] if on_postgres else ["normal", "full"]:
+        ours = partial(holdfast, kind, asked.tasks, asked.nodes, asked.slots, asked.ones)
+        contenders[kind] = lambda ours=ours: asyncio.run(ours())  # type: ignore[misc]
+        told[kind] = DURABLE[kind]
     for name in peers:
         contenders[name] = partial(measure_peer, QUEUES[name], asked.tasks, processes, asked.ones)
         told[name] = QUEUES[name].settings
@@ -244,21 +223,20 @@ def main() -> None:
         report.say(f"  {name}: {text}")
     rounds = asked.rounds or (5 if asked.full else 3)
     found = measure(contenders, rounds, math.inf if asked.full or asked.rounds else BUDGET_S, report)
-    normal, full = found["holdfast_normal"], found["holdfast_full"]
-    report.figure("tasks_per_s", normal.per_s)
-    report.figure("durable_tasks_per_s", full.per_s)
+    quick, safe = (found["postgres"],) * 2 if on_postgres else (found["normal"], found["full"])
+    report.figure("tasks_per_s", quick.per_s)
+    if not on_postgres:
+        report.figure("durable_tasks_per_s", safe.per_s)
     for name in peers:
-        ours = full if QUEUES[name].file else normal
-        report.figure(f"vs_{name}", ours.per_s / found[name].per_s, "> 1")
-    report.figure("p50_ms", median(full.latencies_ms), "< 10")
-    report.figure("p99_ms", percentile(full.latencies_ms, 99))
-    for name in peers:
-        report.figure(f"{name}_p50_ms", median(found[name].latencies_ms))
-    if "sqs" in kinds:
-        sqs = found["holdfast_sqs"]
-        report.figure("sqs_tasks_per_s", sqs.per_s)
-        report.figure("sqs_p50_ms", median(sqs.latencies_ms))
-        report.figure("sqs_p99_ms", percentile(sqs.latencies_ms, 99))
+        report.figure(f"vs_{name}", quick.per_s / found[name].per_s, TARGETS[name])
+    p50_ms = {name: median(found[name].latencies_ms) for name in peers}
+    report.figure("p50_ms", median(safe.latencies_ms), "< 10")
+    report.figure("p99_ms", percentile(safe.latencies_ms, 99))
+    report.figure("pick_up_p50_ms", median(safe.pick_ups_ms), "< 10")
+    if p50_ms:
+        report.figure("p50_vs_best", median(safe.latencies_ms) / min(p50_ms.values()), "≤ 1")
+    for name, took_ms in p50_ms.items():
+        report.figure(f"{name}_p50_ms", took_ms)
     report.end(
         sorted({package for name in peers for package in QUEUES[name].packages}),
         tasks=asked.tasks,
@@ -269,11 +247,3 @@ def main() -> None:
         measured={name: rounds.told() for name, rounds in found.items()},
         durability=told,
     )
-
-
-def _run(kind: str, tasks: int, nodes: int, slots: int, ones: int) -> Measured:
-    return asyncio.run(holdfast(kind, tasks, nodes, slots, ones))
-
-
-if __name__ == "__main__":
-    main()

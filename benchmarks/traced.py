@@ -4,8 +4,6 @@ Every message carries the place of its sender in a trace. A share of the traces 
 a collector, which runs in this process and isn't counted. Messages, nodes and slots are those of
 ``streams``; by turns nodes have traces on and off. Processor time is of all nodes and slots, from the
 instant at which all messages show until the last one is off the queue.
-
-Run as ``python -m benchmarks.traced``.
 """
 
 from __future__ import annotations
@@ -102,7 +100,7 @@ async def _send(nodes: Cluster, numbers: list[tuple[int, int]], due_at: float | 
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks.traced", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks traced", description=__doc__)
     parser.add_argument("--full", action="store_true", help="more rounds")
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--keys", type=int, default=64)
@@ -142,7 +140,3 @@ def main() -> None:
         sample=asked.sample,
         ms_per_message={name: [round(each, 4) for each in some] for name, some in took.items()},
     )
-
-
-if __name__ == "__main__":
-    main()

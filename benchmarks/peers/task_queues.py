@@ -32,15 +32,14 @@ POSTGRES = "PostgreSQL with fsync and synchronous_commit: survives a power cut"
 @dataclass(frozen=True, slots=True)
 class TaskQueue:
     """A contender: ``arguments`` start its workers, where ``{processes}`` stands for how many. ``share`` of
-    the tasks are enough to measure it by, and ``environment`` is set for its workers. Its service is a Redis,
-    or a ``file``, or a ``database``."""
+    the tasks are enough to measure it by, and ``environment`` is set for its workers. Its service is a Redis
+    or a ``database``."""
 
     module: str
     arguments: Sequence[str]
     settings: str
     packages: Sequence[str]
     share: float = 1.0
-    file: str = ""
     database: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -61,12 +60,6 @@ def dramatiq(threads: int, prefetch: int) -> TaskQueue:
     )  # fmt: skip
 
 
-HUEY = (
-    "huey.bin.huey_consumer", "benchmarks.peers.huey_tasks_app.huey",
-    "--workers", "{processes}", "--worker-type", "process", "--delay", "0.002", "--backoff", "1",
-    "--max-delay", "0.002", "--disable-health-check", "--no-periodic", "--quiet",
-)  # fmt: skip
-
 QUEUES = {
     "celery": TaskQueue(
         "celery_app",
@@ -81,39 +74,12 @@ QUEUES = {
         share=0.3,
     ),
     "dramatiq": dramatiq(DRAMATIQ_THREADS, DRAMATIQ_PREFETCH),
-    "taskiq": TaskQueue(
-        "taskiq_app",
-        (
-            "taskiq", "worker", "benchmarks.peers.taskiq_app:broker", "--workers", "{processes}",
-            "--max-async-tasks", "100", "--max-prefetch", "100", "--no-parse", "--log-level", "CRITICAL",
-        ),
-        f"{REDIS}; a stream, acknowledged when the result is stored; results in Redis; async tasks, 100 at"
-        " once and 100 fetched ahead, uvloop",
-        ("taskiq", "taskiq-redis", "redis"),
-        share=0.5,
-    ),
     "saq": TaskQueue(
         "saq_app",
         ("saq", "benchmarks.peers.saq_app.settings", "--workers", "{processes}", "--quiet"),
         f"{REDIS}; the job keeps its result; async tasks, 50 at once a process, uvloop",
         ("saq", "redis"),
         share=0.3,
-    ),
-    "huey": TaskQueue(
-        "huey_tasks_app",
-        HUEY,
-        f"{REDIS}; results in Redis; a task is deleted before it runs: a crash of its worker loses it",
-        ("huey", "redis"),
-        share=0.5,
-    ),
-    "huey_sqlite": TaskQueue(
-        "huey_tasks_app",
-        HUEY,
-        "SQLite (WAL), fsync=True: survives a power cut; results there, too; a task is deleted before it"
-        " runs: a crash of its worker loses it",
-        ("huey",),
-        share=0.1,
-        file="huey.db",
     ),
     "procrastinate": TaskQueue(
         "procrastinate_app",
@@ -152,9 +118,7 @@ def measure(
     """Measure one, with so many worker processes. ``server``: what its Redis is started with."""
     with workplace() as place, contextlib.ExitStack() as stack:
         environment = os.environ | queue.environment
-        if queue.file:
-            environment["BENCHMARK_HUEY"] = str(place / queue.file)
-        elif queue.database:
+        if queue.database:
             environment["BENCHMARK_POSTGRES"] = stack.enter_context(postgresql_server()).url
         else:
             port = stack.enter_context(redis_server(place, *server))
