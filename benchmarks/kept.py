@@ -15,14 +15,21 @@ machines that others share."""
 
 def worse(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return what is worse than it was, a line each: ratios beyond the tolerance, and promises that are
-    broken. Only ratios are compared: a rate or a time is that of its machine."""
+    broken. Only ratios are compared: a rate or a time is that of its machine. Nothing is compared with a result
+    of another size, for ratios depend on that too."""
     targets = now["detail"].get("targets", {})
+    alike = kept["detail"].get("arguments") == now["detail"].get("arguments")
     found = []
     for name, value in now["figures"].items():
         target, before = targets.get(name, ""), kept["figures"].get(name)
         if target == "0" and value:
             found.append(f"{name} is {value:g}, and has to be 0")
-        elif before and is_ratio(name) and fell(before, value, lower_is_better=target[:1] in ("<", "≤")):
+        elif (
+            alike
+            and before
+            and is_ratio(name)
+            and fell(before, value, lower_is_better=target[:1] in ("<", "≤"))
+        ):
             found.append(f"{name} is {value:g}, and was {before:g}")
     return found
 

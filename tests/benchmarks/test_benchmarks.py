@@ -143,6 +143,13 @@ def test_a_ratio_whose_target_is_a_ceiling_is_found_where_it_rises() -> None:
     assert worse(kept, result(targets, time_vs_peer=1.5)) == ["time_vs_peer is 1.5, and was 1"]
 
 
+def test_results_of_different_sizes_are_not_compared() -> None:
+    kept = {"figures": {"vs_peer": 1.0}, "detail": {"arguments": ["--messages", "200"]}}
+    now = {"figures": {"vs_peer": 0.1}, "detail": {"arguments": []}}
+    assert worse(kept, now) == []
+    assert worse(kept | {"detail": {"arguments": []}}, now) == ["vs_peer is 0.1, and was 1"]
+
+
 def test_a_broken_promise_is_found_whatever_was_kept() -> None:
     assert worse(result({}), result({"lost": "0"}, lost=0)) == []
     assert worse(result({}), result({"lost": "0"}, lost=2)) == ["lost is 2, and has to be 0"]
