@@ -247,9 +247,11 @@ class Owners:
         """Yield the messages of ``stream`` whose deliveries must be extended, each with its key. With
         ``opened``, only those of owners that have opened the stream, and know of no other opening."""
         for entry in self._holding.values():
-            if entry.spec.name != stream or entry.owner.suspended:
+            if entry.spec.name != stream:
                 continue
-            if not opened or entry.owner.phase in (OwnerPhase.OWNER, OwnerPhase.MOVING):
+            owner = entry.owner
+            is_open = owner.phase in (OwnerPhase.OWNER, OwnerPhase.MOVING) and not owner.suspended
+            if is_open or not opened:
                 for held in entry.owner.holding():
                     yield entry.plain_key, held
 
