@@ -43,12 +43,12 @@ LIKELY = {
     "poison-count": 7, "queue-order": 112, "receipt-merging": 0, "reissue": 199, "repeat-unknown": 4,
     "restart": 50, "restart-clock": 61, "restart-quiet": 171, "room-for-lower": 14, "sender-custody": 9,
     "skip-before-letter": 7, "start-once": 143, "stored-result": 4, "suspects-alone": 201,
-    "task-ended": 9, "task-epoch": 1, "task-maximum": 15,
+    "task-ended": 9, "task-epoch": 0, "task-maximum": 15,
     "task-outcome-first": 5, "task-reissue": 11,
     "task-stand-in": 9, "task-strict": 35, "task-success": 9, "task-tries": 16,
     "too-large": 25, "transfer-version": 45,
     "task-effects-early": 5, "timer-counted": 2, "timer-time": 8, "timer-fired": 4,
-    "follow-up-early": 9, "follow-up-once": 9, "task-effects-failed": 13, "task-given": 5,
+    "follow-up-early": 9, "follow-up-once": 9, "task-effects-failed": 0, "task-given": 5,
 }  # fmt: skip
 """Seeds that noticed when last searched for, tried first: to search takes long."""
 

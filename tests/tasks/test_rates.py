@@ -15,7 +15,8 @@ from holdfast import App, Job
 from holdfast.errors import ConfigError, Unavailable
 from holdfast.ports.registry import Document
 from holdfast.rules.tasks.concurrency import ConcurrencyLimits, limit
-from holdfast.rules.tasks.rates import WINDOW_S, Permits
+from holdfast.rules.tasks.fair_queue import Permits
+from holdfast.rules.tasks.rates import WINDOW_S
 from holdfast.rules.tasks.task import State
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.tasks.concurrency import document_name

@@ -108,7 +108,7 @@ class TaskBeats:
             AttemptBeat(
                 item.trace,
                 item.attempt.epoch,
-                item.spec.visibility_s,
+                item.visibility_s,
                 item.progress,
                 redact(item.note),
                 member if item.attempt.member != member else "",
@@ -131,7 +131,7 @@ class TaskBeats:
                 continue
             item.note_attempt(answer, now)
             item.news = False
-            self._slots.renew(item.trace, item.spec.visibility_s)
+            self._slots.renew(item.trace, item.visibility_s)
             if answer.cancel:
                 self.stop(item, Stop.CANCELLED, answer.cancel)
 
@@ -139,4 +139,4 @@ class TaskBeats:
 def _is_due(item: HeldTask, member: str, now: float) -> bool:
     since_s = now - item.beat_at
     has_news = item.news or (item.attempt is not None and item.attempt.member != member)
-    return since_s >= min(NEWS_S if has_news else HEAR_S, item.spec.visibility_s / BEATS_A_LEASE)
+    return since_s >= min(NEWS_S if has_news else HEAR_S, item.visibility_s / BEATS_A_LEASE)

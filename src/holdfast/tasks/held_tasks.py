@@ -11,8 +11,7 @@ import msgspec
 from holdfast.common.held import Held
 from holdfast.common.message import Life
 from holdfast.rules.tasks.attempt import Stop
-from holdfast.rules.tasks.fair_queue import FairQueue
-from holdfast.rules.tasks.rates import Permits
+from holdfast.rules.tasks.fair_queue import FairQueue, Permits
 from holdfast.rules.tasks.task import State, Task
 from holdfast.tasks.names import STAND_IN
 from holdfast.tasks.spec import TaskSpec
@@ -49,7 +48,7 @@ class HeldTask(msgspec.Struct, eq=False):
 
     ``trace`` is its id, ``type`` its type, and ``group`` the group whose limits it counts toward.
     ``timeout_s`` is the total time of one attempt, and ``tries`` the number of attempts that it gets if they
-    fail: what the sender said, or that of the type.
+    fail: what the sender said, or that of the type. Its queue hides a delivery for ``visibility_s`` at once.
     """
 
     queue: str
@@ -72,12 +71,14 @@ class HeldTask(msgspec.Struct, eq=False):
     group: str = ""
     timeout_s: float = 0.0
     tries: int = 0
+    visibility_s: float = 0.0
 
     def __post_init__(self) -> None:
         envelope = self.message.envelope
         self.trace, self.type, self.group = envelope.trace_id, envelope.task_type, envelope.group
         self.timeout_s = envelope.timeout_s or self.spec.timeout_s
         self.tries = envelope.tries or self.spec.tries
+        self.visibility_s = self.spec.visibility_s
 
     @property
     def full_key(self) -> str:

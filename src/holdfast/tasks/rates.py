@@ -10,7 +10,8 @@ from holdfast.cluster.host import Host
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError
 from holdfast.ports.registry import Registry
-from holdfast.rules.tasks.rates import Permits, RateBuckets, Reservation, reserve
+from holdfast.rules.tasks.fair_queue import Permits
+from holdfast.rules.tasks.rates import RateBuckets, Reservation, reserve
 from holdfast.tasks.documents import change
 
 PREFIX = "rates/"

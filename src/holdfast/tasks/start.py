@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from holdfast.cluster.host import Host
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.rules.tasks.attempt import Stop
-from holdfast.rules.tasks.rates import Permits
+from holdfast.rules.tasks.fair_queue import Permits
 from holdfast.rules.tasks.task import StartAttempt, State, Task
 from holdfast.tasks.attempts import TaskAttempts
 from holdfast.tasks.calls import STORE, retry_call
@@ -174,7 +174,7 @@ class TaskStarter:
                 member,
                 self._host.name,
                 item.tries,
-                item.spec.visibility_s,
+                item.visibility_s,
                 item.group,
                 instead_of,
                 encode_follow_ups(item.message.follow_ups),
@@ -192,7 +192,7 @@ class TaskStarter:
             now = self._host.clock.monotonic()  # for each, as one before it may have been asked for again
             if stands_here(task, member):
                 item.note_attempt(task, asked_at)
-                if item.lapsed(now) or now >= asked_at + item.spec.visibility_s:
+                if item.lapsed(now) or now >= asked_at + item.visibility_s:
                     self._return_unbegun(item, Stop.LAPSED, now)
                 elif self.stopping and not item.refusal:
                     self._return_unbegun(item, Stop.DRAIN, now)
@@ -226,7 +226,7 @@ class TaskStarter:
     def _wait_s(self, item: HeldTask, task: Task) -> float:
         """Return for how long a task is given back that pauses, or runs on another node, or did until a
         moment ago."""
-        wait_s = min(max(task.until - self._host.clock.wall(), 0.0), item.spec.visibility_s)
+        wait_s = min(max(task.until - self._host.clock.wall(), 0.0), item.visibility_s)
         if task.state is State.QUEUED and not wait_s:
             wait_s = DISAGREEMENT_S
         return wait_s + self._host.clock.random()

@@ -25,7 +25,7 @@ from holdfast.ports.queue import Outgoing
 from holdfast.ports.slots import TaskSlotMaker
 from holdfast.rules.cluster.placement import TASKS, WorkLoad
 from holdfast.rules.tasks.attempt import Stop
-from holdfast.rules.tasks.rates import Permits
+from holdfast.rules.tasks.fair_queue import Permits
 from holdfast.tasks.attempts import TaskAttempts
 from holdfast.tasks.beats import TaskBeats
 from holdfast.tasks.completer import Completer

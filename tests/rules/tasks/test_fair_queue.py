@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.rules.tasks.fair_queue import GROUPS_MIN, FairQueue, TypeShare
-from holdfast.rules.tasks.rates import WINDOW_S, Permits
+from holdfast.rules.tasks.fair_queue import GROUPS_MIN, FairQueue, Permits, TypeShare
+from holdfast.rules.tasks.rates import WINDOW_S
 
 
 def taken(queue: FairQueue[str], count: int, now: float = 0.0) -> list[str]:

@@ -5,7 +5,8 @@ from random import Random
 
 import pytest
 
-from holdfast.rules.tasks.rates import WINDOW_S, Permits, RateBuckets, reserve
+from holdfast.rules.tasks.fair_queue import Permits
+from holdfast.rules.tasks.rates import WINDOW_S, RateBuckets, reserve
 
 TYPE = "t"
 

@@ -19,7 +19,7 @@ Source: the generic cell rate algorithm (ITU-T I.371, virtual scheduling).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -68,36 +68,3 @@ def reserve(
         else:
             wait_s = min(wait_s, (1.0 - level) / rate)
     return Reservation(RateBuckets(after), permits, wait_s)
-
-
-class Permits:
-    """The permits of one node. ``per_s`` returns the rate of a type; 0: it has none, and needs no permits."""
-
-    def __init__(self, per_s: Callable[[str], float] = lambda _: 0.0) -> None:
-        self._per_s = per_s
-        self._left: dict[str, int] = {}
-        self._lapse_at: dict[str, float] = {}
-
-    def left(self, task_type: str) -> float:
-        """Return how many tasks of a type may begin."""
-        return self._left.get(task_type, 0) if self._per_s(task_type) else math.inf
-
-    def soon(self, task_type: str) -> float:
-        """Return how many tasks of a type may begin within ``WINDOW_S``, if no other node takes permits."""
-        rate = self._per_s(task_type)
-        return max(self._left.get(task_type, 0), math.ceil(rate * WINDOW_S)) if rate else math.inf
-
-    def add(self, permits: Mapping[str, int], now: float) -> None:
-        """Add permits that were taken just now. They replace older ones of their types."""
-        self._left |= permits
-        self._lapse_at |= dict.fromkeys(permits, now + WINDOW_S)
-
-    def spend(self, task_type: str) -> None:
-        """Note that a task of the type begins."""
-        if self._left.get(task_type):
-            self._left[task_type] -= 1
-
-    def lapse(self, now: float) -> None:
-        """Drop the permits that were not used in time."""
-        for name in [name for name, at in self._lapse_at.items() if at <= now]:
-            del self._left[name], self._lapse_at[name]
