@@ -15,8 +15,8 @@ machines that others share."""
 
 def worse(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return what is worse than it was, a line each: ratios beyond the tolerance, and promises that are
-    broken. Only ratios are compared: a rate or a time is that of its machine. Nothing is compared with a result
-    of another size, for ratios depend on that too."""
+    broken. Only ratios are compared: a rate or a time is that of its machine. Nothing is compared with a
+    result of another size, for ratios depend on that too."""
     targets = now["detail"].get("targets", {})
     alike = kept["detail"].get("arguments") == now["detail"].get("arguments")
     found = []
