@@ -9,14 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from holdfast.devices.dispatcher.clocks import ClockWatch
-from holdfast.devices.dispatcher.counts import DispatcherCounts
-from holdfast.devices.dispatcher.limits import InFlight, NodeLimits
-from holdfast.devices.dispatcher.pending import Pending, RecentWrites, TakenEvents
-from holdfast.devices.dispatcher.register import DeviceRegister
+from holdfast.devices.dispatcher.pending import RecentWrites, TakenEvents
 from holdfast.devices.dispatcher.sender import Sender
-from holdfast.devices.dispatcher.served import ServedShards, TurnSignals
+from holdfast.devices.dispatcher.served import ServedShards
 from holdfast.devices.dispatcher.shard import ServedShard
+from holdfast.devices.dispatcher.shared import Shared
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.ports.device import Connect
 from holdfast.devices.ports.outbox import OutboxStore
@@ -65,39 +62,20 @@ class Dispatcher:
         self._host = host
         self._clock, self._log = host.clock, host.log
         self._spans = None if host.tracer is None else CommandSpans(host.tracer, spec.name)
-        self._signals = TurnSignals()
-        self._pending = Pending(spec.shards)
+        shared = Shared(spec, store, host)
+        self._signals = shared.signals
+        self._pending = shared.pending
         self._recent = RecentWrites()
-        self._clock_watch = ClockWatch(host.clock)
-        self._limits = NodeLimits(spec, host.log)
-        self._in_flight = InFlight(spec.name, store)
-        self.counts = DispatcherCounts()
-        self._register = DeviceRegister(spec, host.clock, host.log, self.counts)
+        self._clock_watch = shared.clock_watch
+        self._limits = shared.limits
+        self._in_flight = shared.in_flight
+        self._register = shared.register
         self._served = ServedShards(
-            spec,
-            store,
-            connect,
-            host,
-            self._signals,
-            self._pending,
-            self._register,
-            self._limits,
-            self._in_flight,
-            self._clock_watch,
-            on_first=self._note_first_shard,
-            on_lost=on_lost,
+            shared, store, connect, host, on_first=self._note_first_shard, on_lost=on_lost
         )
-        self.shards: Mapping[int, ServedShard] = self._served.by_number
-        self._sender = Sender(
-            spec.patience,
-            host.clock,
-            self._spans,
-            self.shards,
-            self._pending,
-            self._register,
-            self._limits,
-            self._signals.wake.set,
-        )
+        self._sender = Sender(shared, self._spans)
+        self.counts = shared.counts
+        self.shards: Mapping[int, ServedShard] = shared.shards
         self._backoff = Backoff(0.1, 5.0)
         self._listening: asyncio.Task[None] | None = None
         self._paused = False

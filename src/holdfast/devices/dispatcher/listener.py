@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from holdfast.devices.dispatcher.pending import Pending
-from holdfast.devices.dispatcher.register import DeviceRegister
 from holdfast.devices.dispatcher.sender import storable_text
 from holdfast.devices.dispatcher.shard import ServedShard, Unconfirmed
+from holdfast.devices.dispatcher.shared import Shared
 from holdfast.devices.ports.device import (
     Accepted,
     CommandRefused,
@@ -21,9 +19,7 @@ from holdfast.devices.ports.device import (
 )
 from holdfast.devices.rules.device_queue import Correlation, shard_of
 from holdfast.devices.rules.device_turn import CommandAnswer, Unsent
-from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import InvalidMessage
-from holdfast.extend import Clock
 from holdfast.extend.tools import Once, redact
 from holdfast.extend.tracing import trace_of
 
@@ -39,29 +35,18 @@ class Listener:
     Args:
         on_connection: called when a shard was connected or disconnected.
         on_taken: called with a shard whose identity another has connected under.
-        wake: asks for a turn.
     """
 
     def __init__(
-        self,
-        spec: OutboxSpec,
-        clock: Clock,
-        log: Any,
-        pending: Pending,
-        register: DeviceRegister,
-        *,
-        on_connection: Callable[[], None],
-        on_taken: Callable[[int], None],
-        wake: Callable[[], None],
+        self, shared: Shared, *, on_connection: Callable[[], None], on_taken: Callable[[int], None]
     ) -> None:
-        self._spec = spec
-        self._clock = clock
-        self._log = log
-        self._pending = pending
-        self._register = register
+        self._spec = shared.spec
+        self._clock, self._log = shared.clock, shared.log
+        self._pending = shared.pending
+        self._register = shared.register
+        self._wake = shared.signals.wake.set
         self._on_connection = on_connection
         self._on_taken = on_taken
-        self._wake = wake
         self._logged = Once()
 
     async def read(self, shard: ServedShard) -> None:

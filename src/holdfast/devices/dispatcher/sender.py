@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from holdfast.devices.dispatcher.limits import NodeLimits
-from holdfast.devices.dispatcher.pending import Pending
-from holdfast.devices.dispatcher.register import DeviceRegister
-from holdfast.devices.dispatcher.shard import ServedShard
+from holdfast.devices.dispatcher.shared import Shared
 from holdfast.devices.ports.device import Command
-from holdfast.devices.rules.device_queue import Patience
 from holdfast.devices.rules.device_turn import CommandAnswer, Sending, TurnResult, Unsent
 from holdfast.devices.traces import CommandSpans
 from holdfast.errors import InvalidMessage, TooLarge, Unavailable
-from holdfast.extend import Clock
 from holdfast.extend.tools import redact
 from holdfast.extend.tracing import valid_traceparent
 
@@ -23,27 +17,17 @@ if TYPE_CHECKING:
 
 
 class Sender:
-    """Sends tries on the connections of their shards. ``wake`` asks for a turn."""
+    """Sends tries on the connections of their shards."""
 
-    def __init__(
-        self,
-        patience: Patience,
-        clock: Clock,
-        spans: CommandSpans | None,
-        shards: Mapping[int, ServedShard],
-        pending: Pending,
-        register: DeviceRegister,
-        limits: NodeLimits,
-        wake: Callable[[], None],
-    ) -> None:
-        self._patience = patience
-        self._clock = clock
+    def __init__(self, shared: Shared, spans: CommandSpans | None) -> None:
+        self._patience = shared.spec.patience
+        self._clock = shared.clock
         self._spans = spans
-        self._shards = shards
-        self._pending = pending
-        self._register = register
-        self._limits = limits
-        self._wake = wake
+        self._shards = shared.shards
+        self._pending = shared.pending
+        self._register = shared.register
+        self._limits = shared.limits
+        self._wake = shared.signals.wake.set
         self._marked: tuple[list[Sending], float] | None = None
 
     def mark(self, result: TurnResult, began_at: float) -> None:

@@ -8,42 +8,16 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from holdfast.devices.dispatcher.clocks import ClockWatch
-from holdfast.devices.dispatcher.limits import InFlight, NodeLimits
 from holdfast.devices.dispatcher.listener import Listener
-from holdfast.devices.dispatcher.pending import Pending
-from holdfast.devices.dispatcher.register import DeviceRegister
 from holdfast.devices.dispatcher.shard import ServedShard
+from holdfast.devices.dispatcher.shared import Shared
 from holdfast.devices.ports.device import Connect
 from holdfast.devices.ports.outbox import OutboxStore
-from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
 from holdfast.extend.products import Host
 
 LAST_TURN_S = 5.0
 """Seconds that a shard that goes waits at most for a turn that writes what its devices have said."""
-
-
-class TurnSignals:
-    """The signals between the turns and what waits for them.
-
-    Attributes:
-        wake: something has happened that needs a turn.
-        idle: no turn is under way.
-        next_ended: is set once the next turn to begin has ended; then another event takes its place.
-    """
-
-    def __init__(self) -> None:
-        self.wake = asyncio.Event()
-        self.idle = asyncio.Event()
-        self.idle.set()
-        self.next_ended = asyncio.Event()
-
-    def begin(self) -> asyncio.Event:
-        """Begin a turn; return the event to be set at its end."""
-        self.wake.clear()
-        ended, self.next_ended = self.next_ended, asyncio.Event()
-        return ended
 
 
 class ServedShards:
@@ -56,52 +30,37 @@ class ServedShards:
 
     def __init__(
         self,
-        spec: OutboxSpec,
+        shared: Shared,
         store: OutboxStore,
         connect: Connect,
         host: Host,
-        signals: TurnSignals,
-        pending: Pending,
-        register: DeviceRegister,
-        limits: NodeLimits,
-        in_flight: InFlight,
-        clock_watch: ClockWatch,
         *,
         on_first: Callable[[int | None], None],
         on_lost: Callable[[int], None],
     ) -> None:
-        self._spec = spec
+        self._spec = shared.spec
         self._store = store
         self._connect = connect
         self._host = host
         self._clock, self._tasks, self._log = host.clock, host.tasks, host.log
-        self._signals = signals
-        self._pending = pending
-        self._register = register
-        self._limits = limits
-        self._in_flight = in_flight
-        self._clock_watch = clock_watch
+        self._signals = shared.signals
+        self._pending = shared.pending
+        self._register = shared.register
+        self._limits = shared.limits
+        self._in_flight = shared.in_flight
+        self._clock_watch = shared.clock_watch
+        self._shards = shared.shards
         self._on_first = on_first
         self._on_lost = on_lost
         self._closing: dict[int, asyncio.Task[Any] | None] = {}
-        self.by_number: dict[int, ServedShard] = {}
-        self.listener = Listener(
-            spec,
-            host.clock,
-            host.log,
-            pending,
-            register,
-            on_connection=self._note_connections,
-            on_taken=self.give_up,
-            wake=signals.wake.set,
-        )
+        self.listener = Listener(shared, on_connection=self._note_connections, on_taken=self.give_up)
 
     @property
     def troubles(self) -> tuple[str, ...]:
         """The reason why commands are not sent, in words for people."""
-        away = Counter(shard.away for shard in self.by_number.values() if shard.away)
+        away = Counter(shard.away for shard in self._shards.values() if shard.away)
         return tuple(
-            f"{count} of the {len(self.by_number)} shards of the outbox {self._spec.name!r} here have no"
+            f"{count} of the {len(self._shards)} shards of the outbox {self._spec.name!r} here have no"
             f" connection to their broker: {reason}"
             for reason, count in away.items()
         )
@@ -112,12 +71,12 @@ class ServedShards:
         known = await self._store.known(self._spec.name, number)
         shard.devices = self._connect(self._spec.identity(number), partial(self._is_ours, shard))
         shard.devices.watch(each.device for each in known)
-        if not self.by_number:
+        if not self._shards:
             self._clock_watch.restart()
-        self.by_number[number] = shard
+        self._shards[number] = shard
         self._note_connections()
         self._register.add_shard(known)
-        self._limits.take_share(len(self.by_number))
+        self._limits.take_share(len(self._shards))
         self._pending.restore_shard(number)
         self._in_flight.mark_stale()
         self._clock_watch.doubt()
@@ -128,7 +87,7 @@ class ServedShards:
 
     async def disown(self, number: int) -> None:
         """End to serve a shard. See ``Dispatcher.disown``."""
-        if (shard := self.by_number.get(number)) is not None:
+        if (shard := self._shards.get(number)) is not None:
             await self._end_connection(shard)
             if self._pending.answers and self._host.membership.alive:
                 next_ended = self._signals.next_ended
@@ -141,20 +100,20 @@ class ServedShards:
     def give_up(self, number: int) -> None:
         """Let go of a shard that is another's, or may be. Its connection ends at once: what devices say from
         now on is kept by the broker, for the next owner."""
-        if number in self.by_number:
+        if number in self._shards:
             self._drop(number)
             self._on_lost(number)
 
     def doubt(self, numbers: Iterable[int]) -> None:
         """Have shards opened again before the next turn: one of unknown outcome may still happen."""
         for number in numbers:
-            if number in self.by_number:
-                self.by_number[number].in_doubt = True
+            if number in self._shards:
+                self._shards[number].in_doubt = True
 
     async def reopen_doubted(self) -> None:
         """Open shards in doubt again: their new epochs refuse a turn that may still happen. Raises
         HoldfastError if the store can't."""
-        in_doubt = [shard for shard in self.by_number.values() if shard.in_doubt]
+        in_doubt = [shard for shard in self._shards.values() if shard.in_doubt]
         standing = await self._store.epochs(self._spec.name) if in_doubt else {}
         for shard in in_doubt:
             number, expect = shard.number, shard.epoch
@@ -168,17 +127,17 @@ class ServedShards:
                 self.give_up(number)
             else:
                 shard.in_doubt = False
-                if number == 0 and self.by_number.get(number) is shard:
+                if number == 0 and self._shards.get(number) is shard:
                     self._on_first(shard.epoch)
 
     def sendable(self, monotonic: float) -> list[int]:
         """Return the shards that can send now."""
         late_s = self._spec.patience.late_s
-        return [shard.number for shard in self.by_number.values() if shard.is_sendable(monotonic, late_s)]
+        return [shard.number for shard in self._shards.values() if shard.is_sendable(monotonic, late_s)]
 
     def send_waits_s(self, monotonic: float) -> list[float]:
         """Return the seconds until connected shards send again, where they don't yet."""
-        waits_s = [shard.sends_from - monotonic for shard in self.by_number.values() if shard.connected]
+        waits_s = [shard.sends_from - monotonic for shard in self._shards.values() if shard.connected]
         return [wait_s for wait_s in waits_s if wait_s > 0]
 
     async def _is_ours(self, shard: ServedShard) -> bool:
@@ -190,12 +149,12 @@ class ServedShards:
             raise Unavailable(str(error)) from error
 
     def _drop(self, number: int) -> None:
-        if (shard := self.by_number.pop(number, None)) is not None:
+        if (shard := self._shards.pop(number, None)) is not None:
             if number == 0:
                 self._on_first(None)
             self._in_flight.mark_stale()
             self._note_connections()
-            self._limits.take_share(len(self.by_number))
+            self._limits.take_share(len(self._shards))
             self._closing[number] = self._tasks.spawn(self._close(shard))
 
     async def _close(self, shard: ServedShard) -> None:
@@ -214,4 +173,4 @@ class ServedShards:
         await self.listener.read_last(shard)
 
     def _note_connections(self) -> None:
-        self._register.listening.run(all(shard.connected for shard in self.by_number.values()))
+        self._register.listening.run(all(shard.connected for shard in self._shards.values()))

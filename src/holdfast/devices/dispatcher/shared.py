@@ -1,0 +1,53 @@
+"""The state that the parts of a dispatcher share, and the signals between them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.devices.dispatcher.clocks import ClockWatch
+from holdfast.devices.dispatcher.counts import DispatcherCounts
+from holdfast.devices.dispatcher.limits import InFlight, NodeLimits
+from holdfast.devices.dispatcher.pending import Pending
+from holdfast.devices.dispatcher.register import DeviceRegister
+from holdfast.devices.dispatcher.shard import ServedShard
+from holdfast.devices.ports.outbox import OutboxStore
+from holdfast.devices.spec import OutboxSpec
+from holdfast.extend.products import Host
+
+
+class TurnSignals:
+    """The signals between the turns and what waits for them.
+
+    Attributes:
+        wake: something has happened that needs a turn.
+        idle: no turn is under way.
+        next_ended: is set once the next turn to begin has ended; then another event takes its place.
+    """
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.next_ended = asyncio.Event()
+
+    def begin(self) -> asyncio.Event:
+        """Begin a turn; return the event to be set at its end."""
+        self.wake.clear()
+        ended, self.next_ended = self.next_ended, asyncio.Event()
+        return ended
+
+
+class Shared:
+    """The state that the parts of one dispatcher share. ``shards`` are those that are served, by number."""
+
+    def __init__(self, spec: OutboxSpec, store: OutboxStore, host: Host) -> None:
+        self.spec = spec
+        self.clock, self.log = host.clock, host.log
+        self.signals = TurnSignals()
+        self.counts = DispatcherCounts()
+        self.pending = Pending(spec.shards)
+        self.register = DeviceRegister(spec, host.clock, host.log, self.counts)
+        self.limits = NodeLimits(spec, host.log)
+        self.in_flight = InFlight(spec.name, store)
+        self.clock_watch = ClockWatch(host.clock)
+        self.shards: dict[int, ServedShard] = {}
