@@ -6,11 +6,10 @@ within how many seeds the simulator must notice; a test holds it to that.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import math
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -50,6 +49,7 @@ from holdfast.streams.performers.opening import Opener
 from holdfast.streams.queries import Queries
 from holdfast.streams.worker import StreamContext
 from holdfast.tasks import follow_ups
+from holdfast.tasks.calls import retry_call
 from holdfast.tasks.completer import Completer
 from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.effects import EffectSender
@@ -257,16 +257,10 @@ def _tell_without_effects(self: Completer, item: HeldTask, ended: Task) -> None:
 
 
 _send_effects = EffectSender.send
-_aside = set[asyncio.Task[Any]]()
-
-
-def _go_on_without(call: Coroutine[Any, Any, Any]) -> None:
-    _aside.add(going := asyncio.ensure_future(call))
-    going.add_done_callback(_aside.discard)
 
 
 async def _effects_aside(self: EffectSender, item: HeldTask, task: Task) -> float:
-    _go_on_without(_send_effects(self, item, task))
+    self._host.tasks.spawn(_send_effects(self, item, task))
     return 0.0
 
 
@@ -288,7 +282,7 @@ _hand_over = Completer.hand_over
 
 
 async def _hand_over_aside(self: Completer, taken: Any) -> set[str]:
-    _go_on_without(_hand_over(self, taken))
+    self._tasks.spawn(_hand_over(self, taken))
     return set()
 
 
@@ -304,19 +298,17 @@ _count_members = Completer.count_members
 
 
 async def _count_aside(self: Completer, taken: Any) -> set[str]:
-    _go_on_without(_count_members(self, taken))
+    self._tasks.spawn(_count_members(self, taken))
     return set()
 
 
-_reissue = TaskReturns.reissue
-
-
 async def _reissue_in_hand(self: TaskReturns, item: HeldTask, delay_s: float) -> None:
-    """Reissue a task that is held until that is answered."""
-    reissuing = asyncio.ensure_future(_reissue(self, item, delay_s))
-    await asyncio.sleep(0)
-    self.held.by_trace[item.trace] = item
-    await reissuing
+    """Reissue a task that is held meanwhile, and delete all deliveries that it has then."""
+    queue = self.queues[item.queue]
+    copy = Outgoing(item.held.body, item.held.again, key=item.trace)
+    await retry_call(self.host, "the queue", lambda: queue.send([copy]))
+    receipts = [receipt.receipt for receipt in item.held.receipts]
+    await retry_call(self.host, "the queue", lambda: queue.delete(receipts))
     self.held.forget(item)
 
 
