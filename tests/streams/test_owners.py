@@ -341,6 +341,27 @@ async def test_a_lost_membership_is_no_lost_stream(town: Town) -> None:
     assert town.state.standing[KEY].epoch == 1
 
 
+async def test_messages_stay_hidden_while_a_lost_claim_is_looked_into(town: Town) -> None:
+    node = await town.start(app_of())
+
+    async def away(*args: Any) -> Any:
+        raise Unavailable("cut off")
+
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    for call in ("peek", "commit"):
+        node.state.instead[call] = away
+    await town.send(*numbers(1, 2))
+    await town.until(lambda: len(node.state.called("commit")) > 1)
+    claim = await town.coordinator.lookup(KEY)
+    assert claim is not None
+    await town.coordinator.release(claim)
+    await town.clock.sleep(5 * LIMITS.visibility_s)
+    assert len(town.events("received")) == 3
+    node.state.instead.clear()
+    await finished(town, 3)
+
+
 async def test_a_stream_that_another_opened_meanwhile_is_let_go(town: Town) -> None:
     node = await town.start(app_of())
     await town.send(*numbers(0))
