@@ -149,7 +149,8 @@ class TestWish:
 
     def test_nodes_that_tell_no_load_are_all_kept(self) -> None:
         mute = [member(name, works=()) for name in "abc"]
-        assert wish("app", look(0.0, *mute), look(60.0, *mute)).wanted == 3
+        found = wish("app", look(0.0, *mute), look(60.0, *mute))
+        assert found == NodeWish("app", 3, 3, "its nodes don't tell how busy they are")
 
     def test_what_a_new_node_has_done_counts(self) -> None:
         before = look(0.0, member("a", 4.0, 0))
@@ -172,9 +173,10 @@ class TestWish:
         both = [member("a", 2.4), member("b", lacks=("frames",))]
         found = wish("app", look(0.0, *both), look(60.0, *both))
         assert (found.wanted, found.nodes) == (2, 2)
-        assert "1 nodes can't load a model" in found.reason
+        assert found.reason == "streams: 2.4 of 8 slots busy; 1 nodes can't load a model"
         none = [member(name, lacks=("frames",)) for name in "ab"]
-        assert wish("app", look(0.0, *none), look(60.0, *none)).wanted == 2
+        found = wish("app", look(0.0, *none), look(60.0, *none))
+        assert found == NodeWish("app", 2, 2, "no node can load all models")
 
     def test_other_apps_and_programs_do_not_count(self) -> None:
         others = [member("b", 4.0, app="other"), Member("c", "c", "", Load(app="app"), foreign=True)]

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from holdfast.rules.tasks.fair_queue import Permits
-from holdfast.rules.tasks.rates import WINDOW_S, RateBuckets, reserve
+from holdfast.rules.tasks.rates import CLOCKS_DIFFER_S, WINDOW_S, RateBuckets, reserve
 
 TYPE = "t"
 
@@ -55,6 +55,11 @@ def test_a_clock_that_is_set_back_keeps_nothing_waiting() -> None:
     assert take(buckets, 10, 10.0, 1e9 + 0.35)[1] == 3
 
 
+def test_a_bucket_stands_that_a_clock_wrote_which_is_ahead_by_no_more_than_clocks_differ() -> None:
+    ahead = RateBuckets({TYPE: 1e9 + WINDOW_S + CLOCKS_DIFFER_S})
+    assert take(ahead, 1, 10.0, 1e9) == (ahead, 0, pytest.approx(CLOCKS_DIFFER_S + 0.1))
+
+
 def test_nodes_whose_clocks_differ_keep_one_rate() -> None:
     """One that found a bucket full too late by its own clock wrote what it thought right."""
     rate, buckets, times = 10.0, RateBuckets(), list[float]()
@@ -75,7 +80,8 @@ def test_it_is_told_when_there_is_a_permit_by_the_clock_that_is_behind() -> None
 def test_a_bucket_that_is_full_again_is_forgotten() -> None:
     buckets, _, _ = take(RateBuckets(), 10, 10.0, 1e9)
     assert buckets.full_at
-    assert reserve(buckets, {}, {}, 1e9 + 2.0).buckets == RateBuckets()
+    assert reserve(buckets, {}, {}, 1e9 + 0.9).buckets == buckets
+    assert reserve(buckets, {}, {}, 1e9 + 1.0).buckets == RateBuckets()
 
 
 def test_unused_permits_lapse_after_their_window() -> None:
