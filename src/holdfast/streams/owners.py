@@ -260,7 +260,7 @@ class Owners:
         entry = self._entries.get(key)
         if entry is None:
             return "unknown"
-        return self.feed(entry, lambda now: entry.owner.offer(held, now))
+        return self.feed(entry, partial(entry.owner.offer, held))
 
     def adopt(self, stream: str, key: str, claim: Claim) -> bool:
         """Begin to own a key whose claim is ours."""

@@ -45,12 +45,9 @@ class Quarantine:
         self._turn = asyncio.Lock()
         self._opened = asyncio.Event()
         self._opened.set()
-        self.running = RunningCalls()
-
-    @property
-    def is_open(self) -> bool:
+        self.is_open = True
         """True unless a suspect is in its last turn, or waits for it to begin."""
-        return self._opened.is_set()
+        self.running = RunningCalls()
 
     @property
     def is_taken(self) -> bool:
@@ -61,11 +58,13 @@ class Quarantine:
         """Wait for a turn, and take it."""
         await self._turn.acquire()
         if last:
+            self.is_open = False
             self._opened.clear()
             await self.running.ended(self._clock, self._patience_s)
 
     def leave(self) -> None:
         """End the turn."""
+        self.is_open = True
         self._opened.set()
         self._turn.release()
 

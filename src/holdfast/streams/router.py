@@ -77,7 +77,7 @@ class Router:
 
     def dispatch(self, stream: str, key: str, held: Held) -> None:
         """Bring a message that this node received to its owner, here or elsewhere."""
-        if (line := self.waiting.line(key)) is not None:
+        if (line := self.waiting.lines.get(key)) is not None:
             item = self.custody.take(stream, key, held)
             if line.is_before(item):
                 self.waiting.join(line, item)

@@ -15,14 +15,12 @@ from holdfast.ports.tracing import AttributeValue
 
 
 class HandlingSpans:
-    """The spans of messages that are handled together; none without a ``tracer``. From the start of this,
-    what the messages lead to stands under them, and lines of the log name the trace."""
+    """The spans of messages that are handled together. From the start of this, what the messages lead to
+    stands under them, and lines of the log name the trace."""
 
-    def __init__(self, tracer: Tracer | None, stream: str, key: str, messages: Sequence[Held]) -> None:
+    def __init__(self, tracer: Tracer, stream: str, key: str, messages: Sequence[Held]) -> None:
         self._tracer = tracer
         self._open: dict[int, OpenSpan] = {}
-        if tracer is None:
-            return
         for number, held in enumerate(messages):
             cause = held.attributes.get(TRACEPARENT, "")
             if cause and tracer.refuses(cause):
@@ -51,7 +49,7 @@ class HandlingSpans:
     def ran(self, ran: Ran) -> list[str]:
         """End the spans of what was handled. Returns the contexts of what a commit can cover."""
         times: Mapping[int, tuple[int, int]] = {}
-        if ran.traced is not None and self._tracer is not None:
+        if ran.traced is not None:
             times = ran.traced.times
             self._tracer.take(ran.traced)
         done = []

@@ -74,7 +74,8 @@ class WaitingRoom:
         self._offer = offer
         self._is_placing = is_placing
         self._deferred: list[tuple[float, int]] = []
-        self._lines: dict[str, Line[PendingForward]] = {}
+        self.lines: dict[str, Line[PendingForward]] = {}
+        """By key: the messages that wait for room."""
         self._lines_due: list[tuple[float, str]] = []
         self._leaving: dict[str, list[PendingForward]] = {}
         """By stream: messages that go back to the queue for want of room."""
@@ -87,33 +88,29 @@ class WaitingRoom:
     @property
     def count(self) -> int:
         """The number of messages that found no room and wait to be offered again."""
-        return len(self._deferred) + sum(map(len, self._lines.values()))
+        return len(self._deferred) + sum(map(len, self.lines.values()))
 
     def is_crowded(self, stream: str) -> bool:
         """Return True if messages that wait for room fill half of the custody, or of the share of their key.
         At full speed, others would soon go back to the queue too, and return in any order. A key whose owner
         waits for a missing message doesn't count: that one is to be found soon."""
-        lines = {key: line for key, line in self._lines.items() if not line.is_behind_gap}
+        lines = {key: line for key, line in self.lines.items() if not line.is_behind_gap}
         if len(self._deferred) + sum(map(len, lines.values())) > self._limits.custody_limit / 2:
             return True
         return any(
             2 * len(line) > self._line_max and key.startswith(f"{stream}/") for key, line in lines.items()
         )
 
-    def line(self, key: str) -> Line[PendingForward] | None:
-        """Return the line of a key, if it has one."""
-        return self._lines.get(key)
-
     def accepted(self, key: str) -> None:
         """Note that an owner has taken a message of a key."""
-        if (line := self._lines.get(key)) is not None:
+        if (line := self.lines.get(key)) is not None:
             line.accepted()
 
     def lapses(self, item: PendingForward) -> bool:
         """Return True if the delivery of a message must not be extended. A queue that keeps order delivers
         nothing of a key before what is in flight of it. If the owner waits for a missing message, those in
         line lapse, as those that it holds do: the missing one, or what is left, comes first then."""
-        line = self._lines.get(item.key) if self._queues[item.stream].fifo else None
+        line = self.lines.get(item.key) if self._queues[item.stream].fifo else None
         return line is not None and line.is_behind_gap
 
     # -- pauses -----------------------------------------------------------------------------------------
@@ -163,9 +160,9 @@ class WaitingRoom:
             self.defer(item)
             return
         self._custody.take_from_owner(item)
-        line = self._lines.get(item.key)
+        line = self.lines.get(item.key)
         if line is None:
-            line = self._lines[item.key] = Line(_order, self.waits, FORWARD_PARCELS_MAX)
+            line = self.lines[item.key] = Line(_order, self.waits, FORWARD_PARCELS_MAX)
             self._offer_later(item.key, line)
         line.refused()
         line.is_behind_gap = is_behind_gap
@@ -190,7 +187,7 @@ class WaitingRoom:
     def _offer_line(self, key: str) -> None:
         """Offer the lowest of a line to the owner, until it has no room. An empty line stays until it is due
         the next time, because messages of it may be under way to the owner."""
-        line = self._lines[key]
+        line = self.lines[key]
         was_empty = not line
         offered = line.offer()
         for index, item in enumerate(offered):
@@ -200,7 +197,7 @@ class WaitingRoom:
                     line.add(behind)
                 break
         if was_empty:
-            del self._lines[key]
+            del self.lines[key]
         else:
             self._offer_later(key, line)
 

@@ -253,6 +253,18 @@ def test_a_load_that_fell_says_that_streams_have_left() -> None:
     assert placed.pending([member("a", streams=3)]) == {"a": 0}
 
 
+def test_a_key_that_is_placed_counts_at_once_and_no_longer_if_it_went_elsewhere() -> None:
+    placed, a, b = Placed(), member("a"), member("b", room=0)
+    assert placed.place("k", [b]) is None
+    assert placed.place("k", [a, b]) == a
+    assert placed.pending([a, b]) == {"a": 1, "b": 0}
+    placed.not_taken(a, b)
+    assert placed.pending([a, b]) == {"a": 0, "b": 1}
+    assert placed.place("k", [a, b]) == a
+    placed.not_taken(a)
+    assert placed.pending([a, b]) == {"a": 0, "b": 1}, "the news of a claim counts it at its owner"
+
+
 def test_what_was_not_placed_is_not_owed() -> None:
     placed, a = Placed(), member("a")
     placed.add(a, -1)

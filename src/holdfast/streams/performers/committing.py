@@ -63,7 +63,7 @@ class Committer:
     async def write(self, entry: Owned, generation: int, command: Write) -> None:
         """Send a commit, and repeat it unchanged while its outcome is unknown."""
         owner, commit, sent_at = entry.owner, command.commit, self._clock.monotonic()
-        span = self._begin_span(entry)
+        span = self._begin_span(entry) if entry.traced else None
         try:
             await self._owners.retry(
                 entry, generation, partial(self._state.commit, commit), Retry.SAFE, Retry.SAME
@@ -90,7 +90,7 @@ class Committer:
         self._owners.answer(entry, generation, owner.committed)
 
     def _begin_span(self, entry: Owned) -> OpenSpan | None:
-        if not entry.traced or self._host.tracer is None:
+        if self._host.tracer is None:
             return None
         span = begin_commit(self._host.tracer, entry.spec.name, entry.plain_key, entry.traced)
         entry.traced = []

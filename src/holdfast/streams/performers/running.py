@@ -90,7 +90,7 @@ class Runner:
             self._host.stats.fenced += 1
             self._owners.answer(entry, generation, owner.fenced)
             return
-        self._owners.answer(entry, generation, lambda now: owner.started(openings, now))
+        self._owners.answer(entry, generation, partial(owner.started, openings))
 
     # -- runs -------------------------------------------------------------------------------------------
 
@@ -100,7 +100,9 @@ class Runner:
         return self._run(entry, generation, command)
 
     async def _run(self, entry: Owned, generation: int, command: Run) -> None:
-        spans = HandlingSpans(self._host.tracer, entry.spec.name, entry.plain_key, command.messages)
+        spans: HandlingSpans | None = None
+        if (tracer := self._host.tracer) is not None:
+            spans = HandlingSpans(tracer, entry.spec.name, entry.plain_key, command.messages)
         if (works := await self._works(entry, generation, command, spans)) is None:
             return
         if not entry.alone and not self._quarantine.is_open:
@@ -110,11 +112,13 @@ class Runner:
             with self._quarantine.running:
                 ran = await self._handle(entry, generation, command, works)
         except (StateRejected, ModelFailed, HandlerFailed, Died) as error:
-            spans.failed(redact(str(error)))
+            if spans is not None:
+                spans.failed(redact(str(error)))
             self._failed(entry, generation, command, error)
             return
         if ran is not None:
-            entry.traced += spans.ran(ran)
+            if spans is not None:
+                entry.traced += spans.ran(ran)
             self._ran(entry, generation, ran)
 
     def _failed(
@@ -166,13 +170,8 @@ class Runner:
         if ran.error:
             at = raised_at(ran.detail)
             self._log.warning("handler failed", key=entry.key, error=ran.error, at=at, exception=ran.detail)
-        self._owners.answer(
-            entry,
-            generation,
-            lambda now: owner.ran(
-                ran.results, ran.state, ran.version, ran.error, ran.detail, ran.permanent, now, ran.acts
-            ),
-        )
+        answer = ran.results, ran.state, ran.version, ran.error, ran.detail, ran.permanent
+        self._owners.answer(entry, generation, partial(owner.ran, *answer, acts=ran.acts))
 
     async def _handle(
         self, entry: Owned, generation: int, command: Run, works: list[MessageWork]
@@ -214,7 +213,7 @@ class Runner:
         self._seating.is_in(entry, slot)
 
     async def _works(
-        self, entry: Owned, generation: int, command: Run, spans: HandlingSpans
+        self, entry: Owned, generation: int, command: Run, spans: HandlingSpans | None
     ) -> list[MessageWork] | None:
         """Return what the slot gets of a run; None if the body of its first message can't be read, for now or
         for ever. A message with a stored body goes alone, so that a run needs memory for one of them."""
@@ -225,7 +224,8 @@ class Runner:
                 body = await self._stored_body(messages[0])
             except (ValueLost, InvalidMessage) as error:
                 reason = redact(str(error))
-                spans.unread(reason)
+                if spans is not None:
+                    spans.unread(reason)
                 self._log.warning("a stored body is lost", key=entry.key, error=reason)
                 self._owners.answer(
                     entry,
@@ -235,7 +235,8 @@ class Runner:
                 return None
             except (HoldfastError, OSError) as error:
                 reason = f"a stored body can't be read: {redact(str(error))}"
-                spans.unread(reason)
+                if spans is not None:
+                    spans.unread(reason)
                 if entry.owner.generation == generation:
                     self._seating.seat(entry)
                     self._loader.wait_alone(entry, generation, reason, 0)
