@@ -37,9 +37,9 @@ from simulator.stage import SimNode, SimPeer
 _compose, _revert, _add = CommitPlan.compose, CommitPlan.revert, Effects.add
 _committed, _plan_run = Queries.committed, RunPlan.plan
 _hand_over, _due_next, _marked = Effects.hand_over, CommitPlan.due_next, Blame.is_marked
-_due, _pending = Timers.due, ledger._pending
+_due, _pending = Timers.due, ledger.pending_after
 _before_release, _reset = CommitPlan.before_release, operations.reset
-_patience = Sequencer._patience
+_patience = Sequencer.wait_for_missing
 _takes = Load.takes_stream
 _targets = ActingWorld.targets
 _make_context = StreamContext.__init__
@@ -216,7 +216,7 @@ def patience_in_silence(
     self: Sequencer, now: float, timeout_s: float, head: Place, missing: str
 ) -> Wait | None:
     """Time in which a node receives nothing counts too."""
-    self._reception = ALWAYS
+    self.reception = ALWAYS
     return _patience(self, now, timeout_s, head, missing)
 
 

@@ -132,8 +132,8 @@ def _let_go(self: Custody, item: PendingForward, *, held_back: bool) -> None:
 
 
 def _keep_no_more(self: Sequencer, composed: Any) -> list[Any]:
-    self._log, self._past = composed.log, composed.past
-    self._remember(composed.identities)
+    self.log, self.past = composed.log, composed.past
+    self.remember(composed.identities)
     return []
 
 
@@ -323,9 +323,9 @@ _identities = itertools.count()
 
 
 RULES: dict[str, Mutation] = {
-    "epoch-at-commit": Mutation("only the last opened epoch commits", ledger, "_guard_epoch", _any_epoch),
+    "epoch-at-commit": Mutation("only the last opened epoch commits", ledger, "guard_epoch", _any_epoch),
     "commit-number": Mutation(
-        "a commit is the next one", ledger, "_guard_number", lambda standing, commit: None
+        "a commit is the next one", ledger, "guard_number", lambda standing, commit: None
     ),
     "open-expects": Mutation("an open applies only at the epoch it expects", ledger, "open_", _open_always),
     "repeat-unknown": Mutation(
@@ -338,7 +338,7 @@ RULES: dict[str, Mutation] = {
         "a dead letter follows the commit that names it", CommitPlan, "append", _letter_at_once
     ),
     "identity-window": Mutation(
-        "known identities are duplicates", Sequencer, "_remember", lambda self, names: None
+        "known identities are duplicates", Sequencer, "remember", lambda self, names: None
     ),
     "receipt-merging": Mutation(
         "a second delivery of a waiting message waits with it", Inbox, "merge", _acknowledge_again
@@ -374,11 +374,11 @@ RULES: dict[str, Mutation] = {
         "quiet_s",
         _quiet_by_the_host,
     ),
-    "gap-timer": Mutation("a missing message is waited for", Sequencer, "_patience", lambda *_: None),
+    "gap-timer": Mutation("a missing message is waited for", Sequencer, "wait_for_missing", lambda *_: None),
     "room-for-lower": Mutation(
         "a full inbox takes the message that it waits for",
         Sequencer,
-        "_overflow",
+        "overflow",
         lambda self, place, turn: place,
     ),
     "backlog-awaited": Mutation(
@@ -391,7 +391,7 @@ RULES: dict[str, Mutation] = {
     "backlog-turn": Mutation(
         "messages without seqs are in order of arrival",
         Sequencer,
-        "_turn_of",
+        "turn_of",
         lambda self, place: 0,
         seeds=400,
     ),
@@ -404,7 +404,7 @@ RULES: dict[str, Mutation] = {
     "queue-order": Mutation(
         "a message waits for the one before it, where the queue told",
         Sequencer,
-        "_follows_on",
+        "follows_on",
         lambda *_: True,
     ),
     "reissue": Mutation("a message is sent again before its queue shows it", Keeper, "reissue", _hold_on),
@@ -588,7 +588,7 @@ RULES: dict[str, Mutation] = {
     "effect-stays": _acting(
         "what a target answers while a move fails counts", Owner, "is_answer", acting.deaf_in_transfer
     ),
-    "effect-drop": _acting("a commit drops what it names", ledger, "_pending", acting.drop_all),
+    "effect-drop": _acting("a commit drops what it names", ledger, "pending_after", acting.drop_all),
     "archive-first": _archive(
         "a message is in the archive before it is deleted", Archiver, "write", archiving.settle_first
     ),
@@ -644,7 +644,7 @@ RULES: dict[str, Mutation] = {
     "gap-silence": _upkeep(
         "a missing message is waited for only while its queue gives out messages",
         Sequencer,
-        "_patience",
+        "wait_for_missing",
         acting.patience_in_silence,
         400,
     ),

@@ -127,8 +127,8 @@ class Owners:
 
     def feed(self, entry: Owned, event: Callable[[float], T]) -> T:
         """Give an event to an owner, at the monotonic time now, and carry out the commands that follow."""
-        owner, now = entry.owner, self._clock.monotonic()
-        owner.wall_ahead_s = self._clock.wall() - now
+        owner, agenda, now = entry.owner, entry.owner.agenda, self._clock.monotonic()
+        agenda.wall_ahead_s = self._clock.wall() - now
         outcome = event(now)
         issued, waiting = owner.commands(), owner.waiting
         for command in issued:
@@ -143,7 +143,7 @@ class Owners:
             self._holding[entry.key] = entry
         elif self._holding.get(entry.key) is entry:
             del self._holding[entry.key]
-        at = owner.wake_at
+        at = agenda.wake_at
         if at is not None and (entry.timer_at is None or at < entry.timer_at):
             self._alarms.set(entry, at)
         return outcome

@@ -44,7 +44,7 @@ class ActingBench(Bench):
 
     def __init__(self, **rules: Any) -> None:
         super().__init__(**rules)
-        self.owner.wall_ahead_s = WALL
+        self.owner.agenda.wall_ahead_s = WALL
 
     def acted(self, *acts: Acts | None) -> None:
         """The run has handled its messages, and their handler asked for this."""
@@ -561,7 +561,7 @@ def test_a_timer_does_not_fire_before_its_time_if_the_wall_clock_is_set_back() -
     bench = ActingBench()
     bench.opened()
     set_timer(bench, 0, 5.0)
-    bench.owner.wall_ahead_s -= 100.0
+    bench.owner.agenda.wall_ahead_s -= 100.0
     bench.tick()
     assert bench.now == 5.0
     bench.silent()
@@ -576,7 +576,7 @@ def test_a_timer_whose_start_is_counted_waits_if_the_wall_clock_was_set_back_mea
     set_timer(bench, 0, 5.0)
     bench.tick()
     bench.only(Start)
-    bench.owner.wall_ahead_s -= 100.0
+    bench.owner.agenda.wall_ahead_s -= 100.0
     bench.owner.started(1, bench.now)
     bench.silent()
     while bench.now < 100.0:

@@ -71,11 +71,11 @@ COORDINATOR_CASES = [
 ]
 
 STATE_CASES = [
-    ("_guard_epoch", any_checkpoint, STATE.test_an_old_epoch_can_t_commit),
-    ("_guard_epoch", any_checkpoint, STATE.test_a_start_at_another_epoch_is_refused),
-    ("_guard_number", nothing, STATE.test_only_the_next_number_is_accepted),
-    ("_guard_number", nothing, STATE.test_an_old_commit_after_the_next_is_refused),
-    ("_guard_number", nothing, STATE.test_of_several_next_commits_one_happens),
+    ("guard_epoch", any_checkpoint, STATE.test_an_old_epoch_can_t_commit),
+    ("guard_epoch", any_checkpoint, STATE.test_a_start_at_another_epoch_is_refused),
+    ("guard_number", nothing, STATE.test_only_the_next_number_is_accepted),
+    ("guard_number", nothing, STATE.test_an_old_commit_after_the_next_is_refused),
+    ("guard_number", nothing, STATE.test_of_several_next_commits_one_happens),
     ("is_repeat", never, STATE.test_many_repeats_at_once_apply_once),
 ]
 

@@ -181,7 +181,7 @@ def start(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Check
     is still marked becomes a suspect. If it began in this opening too, the opening no longer counts for it:
     its handler has returned, so what may end the opening from now on is not that head. Raises Fenced for
     another epoch."""
-    current = _guard_epoch(standing, key, epoch)
+    current = guard_epoch(standing, key, epoch)
     standing_head = (current.started,) if current.started else ()
     known = (*current.suspects, *standing_head)
     same = [suspect for suspect in known if suspect.head == head]
@@ -206,10 +206,10 @@ def commit(standing: Checkpoint | None, commit: Commit, at: float) -> Checkpoint
     """Return the checkpoint after ``commit``; None if it was already applied and is the last one.
 
     Raises Fenced unless the commit names the present epoch and the next number."""
-    current = _guard_epoch(standing, commit.key, commit.epoch)
+    current = guard_epoch(standing, commit.key, commit.epoch)
     if is_repeat(current, commit):
         return None
-    _guard_number(current, commit)
+    guard_number(current, commit)
     started = Started(commit.starting, 1, commit.epoch) if commit.starting else None
     if current.started and current.started.head == commit.starting:
         started = current.started
@@ -228,13 +228,14 @@ def commit(standing: Checkpoint | None, commit: Commit, at: float) -> Checkpoint
         done=current.done + commit.done,
         skipped=min(COUNT_MAX, current.skipped + commit.skipped),
         at=at,
-        effects=_pending(current.effects, commit),
+        effects=pending_after(current.effects, commit),
         timers=current.timers if commit.timers is None else commit.timers,
         due=commit.due,
     )
 
 
-def _pending(standing: tuple[Effect, ...], commit: Commit) -> tuple[Effect, ...]:
+def pending_after(standing: tuple[Effect, ...], commit: Commit) -> tuple[Effect, ...]:
+    """Return the pending effects after a commit."""
     if not (commit.dropped or commit.refused):
         return standing + commit.effects
     dropped, refused = set(commit.dropped), {effect.id: effect.reason for effect in commit.refused}
@@ -275,14 +276,16 @@ def identity(key: str, place: Place) -> str:
     return f"{key}:{place.name}"
 
 
-def _guard_epoch(standing: Checkpoint | None, key: str, epoch: int) -> Checkpoint:
+def guard_epoch(standing: Checkpoint | None, key: str, epoch: int) -> Checkpoint:
+    """Return the checkpoint. Raises Fenced unless ``epoch`` is its own."""
     if standing is None or standing.epoch != epoch:
         stands = standing.epoch if standing else 0
         raise Fenced(f"{key}: epoch {stands} stands, not {epoch}; this opening is over", stands)
     return standing
 
 
-def _guard_number(standing: Checkpoint, commit: Commit) -> None:
+def guard_number(standing: Checkpoint, commit: Commit) -> None:
+    """Raise Fenced unless the commit is the next one."""
     if commit.number != standing.number + 1:
         raise Fenced(
             f"{commit.key}: commit {commit.number} is not next after {standing.number}; reopen the stream",

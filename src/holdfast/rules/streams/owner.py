@@ -52,7 +52,7 @@ class Owner(OwnerStatus):
 
     ``now`` is monotonic seconds. A command belongs to the ``generation`` in which it was taken. Its answer
     must not be given in a later generation, except for ``settled`` and the answers to ``HandOver``. Set
-    ``wall_ahead_s``, by how much the wall clock is ahead of ``now``, before every event."""
+    ``agenda.wall_ahead_s``, by how much the wall clock is ahead of ``now``, before every event."""
 
     __slots__ = ("_carried", "_reception")
 
@@ -70,14 +70,14 @@ class Owner(OwnerStatus):
         self.generation = self.epoch = 0
         self.suspended = self.is_held_back = False
         self._reception, self._carried = reception, moved_from.carried
-        self._agenda = Agenda()
-        self._agenda.commands.append(Peek())
+        self.agenda = Agenda()
+        self.agenda.commands.append(Peek())
         self._restarts = Restarts(rules.order.restart_after_s, now)
         is_unordered = rules.order.kind == "absent"
         self._backlog = Backlog(by_key=rules.by_key, is_deep=moved_from.deep, by_turn=is_unordered)
         self._blame = Blame(rules.max_starts, survived)
         seq = Sequencer(rules.order, Checkpoint(key), reception, self._backlog)
-        self._inbox = Inbox(rules, self._agenda, self._backlog, self._restarts)
+        self._inbox = Inbox(rules, self.agenda, self._backlog, self._restarts)
         self._rest = Rest(now)
         self._make_parts(Checkpoint(key), seq)
 
@@ -89,7 +89,7 @@ class Owner(OwnerStatus):
 
     def commands(self) -> list[Command]:
         """Return the commands to carry out now, in order, and empty the list."""
-        out, self._agenda.commands = self._agenda.commands, []
+        out, self.agenda.commands = self.agenda.commands, []
         return out
 
     # -- deliveries -----------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Owner(OwnerStatus):
         epoch = checkpoint.epoch if checkpoint else 0
         if self.phase is OwnerPhase.CLAIMED:
             self._enter(OwnerPhase.OPENING)
-            self._agenda.commands.append(Open(epoch))
+            self.agenda.commands.append(Open(epoch))
         elif checkpoint is None or epoch != self.epoch or self._inbox.doubts.is_lost(checkpoint.number):
             self.fenced(now)
         else:
@@ -137,7 +137,7 @@ class Owner(OwnerStatus):
 
     def _make_parts(self, checkpoint: Checkpoint, seq: Sequencer, *, recalled: bool = False) -> None:
         """Make the parts that belong to one opening."""
-        rules, agenda, restarts = self.rules, self._agenda, self._restarts
+        rules, agenda, restarts = self.rules, self.agenda, self._restarts
         is_unordered = rules.order.kind == "absent"
         blame = self._blame = Blame(rules.max_starts, self._blame.survived, is_unordered=is_unordered)
         commits = CommitPlan(rules, checkpoint, seq, agenda, blame, restarts, recalled=recalled)
@@ -158,7 +158,7 @@ class Owner(OwnerStatus):
     def open_failed(self, now: float) -> None:
         """Answer to Open: refused, or of unknown outcome."""
         self._enter(OwnerPhase.CLAIMED)
-        self._agenda.commands.append(CheckClaim())
+        self.agenda.commands.append(CheckClaim())
 
     def claim_checked(self, ours: bool, now: float) -> None:
         """Answer to CheckClaim and Reclaim."""
@@ -167,7 +167,7 @@ class Owner(OwnerStatus):
             return
         self.suspended = False
         if self.phase is OwnerPhase.CLAIMED:
-            self._agenda.commands.append(Peek())
+            self.agenda.commands.append(Peek())
         self._advance(now)  # no effect was handed over meanwhile
 
     def fenced(self, now: float) -> None:
@@ -180,7 +180,7 @@ class Owner(OwnerStatus):
         self._rest.putting_back = False
         self.generation += 1
         self._enter(OwnerPhase.CLAIMED)
-        self._agenda.commands.append(CheckClaim())
+        self.agenda.commands.append(CheckClaim())
 
     def vanished(self) -> None:
         """The claim or the membership is lost: accept nothing until the store shows our epoch."""
@@ -191,9 +191,9 @@ class Owner(OwnerStatus):
         if self.phase in (OwnerPhase.CLAIMED, OwnerPhase.OPENING):
             self._enter(OwnerPhase.CLAIMED)
             self.generation += 1  # answers on their way belong to an older claim
-            self._agenda.commands.append(Reclaim(None))
+            self.agenda.commands.append(Reclaim(None))
         else:
-            self._agenda.commands.append(Reclaim(self.epoch))
+            self.agenda.commands.append(Reclaim(self.epoch))
 
     def poked(self) -> None:
         """An operator has changed the stream at the store, which is read again."""
@@ -226,13 +226,13 @@ class Owner(OwnerStatus):
     def _leave(self, last: Return | HandOff | None) -> None:
         self._enter(OwnerPhase.DROPPED)
         self.generation += 1
-        self._agenda.wake_at = None
+        self.agenda.wake_at = None
         self._forget_opening()
         if last is not None:
-            self._agenda.commands.append(last)
+            self.agenda.commands.append(last)
         if self._backlog.may_stand and not (isinstance(last, HandOff) and self._rest.target_knows):
-            self._agenda.commands.append(Unreserve())
-        self._agenda.commands.append(Dropped())
+            self.agenda.commands.append(Unreserve())
+        self.agenda.commands.append(Dropped())
 
     # -- running --------------------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class Owner(OwnerStatus):
 
     def _advance(self, now: float) -> None:
         """Plan what follows from an event: a call of the slot, a commit, and whether the owner may rest."""
-        self._agenda.wake_at = None
+        self.agenda.wake_at = None
         if self.phase not in OPENED:
             return
         runs, commits, blame = self._runs, self._commits, self._blame
@@ -343,28 +343,28 @@ class Owner(OwnerStatus):
         self._backlog.reopened()  # nor does the answer of a take come any more
         self._runs.revert()
         if self.suspended:
-            self._agenda.commands.append(Reclaim(self.epoch))
+            self.agenda.commands.append(Reclaim(self.epoch))
         if self._inbox.doubts.is_looking:
-            self._agenda.commands.append(Peek())
+            self.agenda.commands.append(Peek())
         self._runs.too_large(guilty, error, now)
         self._advance(now)
 
     def settled(self, now: float) -> None:
         """Answer to Settle."""
-        self._agenda.settling -= 1
+        self.agenda.settling -= 1
         self._advance(now)
 
     # -- effects --------------------------------------------------------------------------------------------
 
     def _plan_hand_over(self, now: float) -> None:
-        effects, wall = self._commits.effects, now + self._agenda.wall_ahead_s
+        effects, wall = self._commits.effects, now + self.agenda.wall_ahead_s
         if effects.is_full:
             self._inbox.refuse_requests(now)
         if self.phase is not OwnerPhase.OWNER or self.suspended:
             return
-        self._agenda.commands += [HandOver(run) for run in effects.hand_over(now, wall)]
+        self.agenda.commands += [HandOver(run) for run in effects.hand_over(now, wall)]
         if (at := effects.next_at(now, wall)) is not None:
-            self._agenda.wake(min(at, now + WALL_LOOK_S))
+            self.agenda.wake(min(at, now + WALL_LOOK_S))
 
     def effects_taken(self, effect_id: str, count: int, epoch: int, now: float) -> None:
         """Answer to HandOver, of the opening ``epoch``: the target has the first ``count`` effects."""
@@ -381,7 +381,7 @@ class Owner(OwnerStatus):
     def effect_failed(self, effect_id: str, epoch: int, now: float, error: str) -> None:
         """Answer to HandOver, of the opening ``epoch``: the target may take the effect later."""
         if self.is_answer(epoch):
-            self._commits.effects.failed(effect_id, now, now + self._agenda.wall_ahead_s, error)
+            self._commits.effects.failed(effect_id, now, now + self.agenda.wall_ahead_s, error)
             self._advance(now)
 
     def is_answer(self, epoch: int) -> bool:
@@ -404,9 +404,9 @@ class Owner(OwnerStatus):
             may_take=not (commits.parked or runs.obstacle or self.is_held_back),
         )
         if step is not None:
-            self._agenda.commands.append(step)
+            self.agenda.commands.append(step)
         elif (at := self._backlog.wake_at) is not None and at > now:
-            self._agenda.wake(at)
+            self.agenda.wake(at)
 
     def reserved(self, granted: bool, now: float) -> None:
         """Answer to Reserve. If it is refused, a later opening may have the key."""
@@ -439,7 +439,7 @@ class Owner(OwnerStatus):
         step = self._rest.plan_move(now) if is_moving else self._rest.plan_idle(now)
         if step is not None:
             self._enter(OwnerPhase.TRANSFERRING if isinstance(step, Transfer) else OwnerPhase.RELEASING)
-            self._agenda.commands.append(step)
+            self.agenda.commands.append(step)
 
     def move(self, target: str, now: float, *, knows_deep: bool = False) -> bool:
         """Begin to move the stream to the membership ``target``; if that is empty, the claim is released.

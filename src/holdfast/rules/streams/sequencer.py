@@ -120,18 +120,18 @@ class Sequencer:
         "_blocked_until",
         "_carried",
         "_fresh",
-        "_log",
         "_missing",
         "_passed",
-        "_past",
         "_recent",
-        "_reception",
         "_since",
         "_stood_at",
         "_turns",
         "_window",
         "inbox",
+        "log",
+        "past",
         "quiet_run",
+        "reception",
         "rules",
     )
 
@@ -144,15 +144,16 @@ class Sequencer:
         carried: Carried | None = None,
     ) -> None:
         self.rules = rules
-        self._reception = reception
+        self.reception = reception
         self._backlog = backlog or Backlog()
         self._carried = carried
         self.inbox: list[Place] = []
         self.quiet_run: int | None = None  # a run that began after a quiet time: no older message is awaited
         self._turns: dict[Place, int] = {}  # of the inbox, where messages have no seqs
         self._after: dict[Place, int] = {}  # the seq that must be passed before, where the queue says so
-        self._log = checkpoint.log  # answered
-        self._past = checkpoint.past
+        self.log = checkpoint.log
+        """The current run as answered."""
+        self.past = checkpoint.past
         self._begun = checkpoint.log  # the cursor
         self._passed = checkpoint.past
         heads = (*checkpoint.suspects, *((checkpoint.started,) if checkpoint.started else ()))
@@ -186,29 +187,24 @@ class Sequencer:
                 return Verdict.SKIPPED
             if self.rules.kind == "absent":
                 return Verdict.NEW
-        if self._log is None or place.run > self._log.run:
+        if self.log is None or place.run > self.log.run:
             too_low = isinstance(self.rules.first, int) and place.seq < self.rules.first
             if too_low and self.rules.kind == "dense":
                 return Verdict.LATE
             return Verdict.FAR if self.is_far(place) else Verdict.NEW
-        if place.run == self._log.run and place.seq > self._log.seq:
+        if place.run == self.log.run and place.seq > self.log.seq:
             return Verdict.FAR if self.is_far(place) else Verdict.NEW
         if self.rules.kind == "dense":
-            for log in (self._log, *self._past):
+            for log in (self.log, *self.past):
                 if log.run == place.run and log.start <= place.seq <= log.seq:
                     return Verdict.SKIPPED if log.skipped(place.seq) else Verdict.DONE
         return Verdict.LATE
 
-    @property
-    def log(self) -> RunLog | None:
-        """The current run as answered."""
-        return self._log
-
     def stands_at(self, place: Place) -> int | None:
         """Return the last seq that the answered checkpoint has passed in the run of ``place``; None if a run
         may begin at any number."""
-        if self._log is not None and place.run == self._log.run:
-            return self._log.seq
+        if self.log is not None and place.run == self.log.run:
+            return self.log.seq
         first = self.rules.first
         fixed = isinstance(first, int) and self.rules.kind == "dense" and self.rules.start_timeout_s is None
         return first - 1 if isinstance(first, int) and fixed else None
@@ -221,7 +217,7 @@ class Sequencer:
 
     def has_fallen(self, place: Place) -> bool:
         """Return True if the seq is below the last one passed in its run."""
-        return self._log is not None and place.run == self._log.run and place.seq < self._log.seq
+        return self.log is not None and place.run == self.log.run and place.seq < self.log.seq
 
     def offer(self, place: Place, after: int | None = None, turn: int | None = None) -> Place | None:
         """Take a NEW place into the inbox, to run once the seq ``after`` was passed. If the inbox is full,
@@ -230,7 +226,7 @@ class Sequencer:
         turn as they came."""
         rejected = None
         if len(self.inbox) >= self.rules.inbox_limit:
-            rejected = self._overflow(place, turn)
+            rejected = self.overflow(place, turn)
             self._after.pop(rejected, None)
             self._turns.pop(rejected, None)
         else:
@@ -265,15 +261,17 @@ class Sequencer:
         first = self._first_ahead()
         seq = self._begun.seq if self._begun else -1
         for index in range(first, len(self.inbox)):
-            if not self._follows_on(index, seq):
+            if not self.follows_on(index, seq):
                 return self.inbox[index:]
             seq = self.inbox[index].seq
         return []
 
-    def _follows_on(self, index: int, seq: int) -> bool:
+    def follows_on(self, index: int, seq: int) -> bool:
+        """Return True if the place at ``index`` waits for no seq after ``seq``, as far as its queue says."""
         return self._after.get(self.inbox[index], -1) <= seq
 
-    def _overflow(self, place: Place, turn: int | None) -> Place:
+    def overflow(self, place: Place, turn: int | None) -> Place:
+        """Take a place into the full inbox. Return the one that finds no room: the highest."""
         if self.rules.kind == "absent":
             if turn is None or turn >= self._turns.get(self.inbox[-1], 0):
                 return place
@@ -292,9 +290,9 @@ class Sequencer:
         if turn >= last:
             self.inbox.append(place)
         else:
-            bisect.insort(self.inbox, place, key=self._turn_of)
+            bisect.insort(self.inbox, place, key=self.turn_of)
 
-    def _turn_of(self, place: Place) -> int:
+    def turn_of(self, place: Place) -> int:
         """Return the turn of a place without a seq; one that was put back comes before all others."""
         return self._turns.get(place, 0)
 
@@ -307,7 +305,7 @@ class Sequencer:
         head = self.inbox[first]
         if self.rules.kind == "absent":
             return self._next_by_turn(now, limit)
-        if not self._follows_on(first, self._begun.seq if self._begun else -1):
+        if not self.follows_on(first, self._begun.seq if self._begun else -1):
             return Wait(None, gap=True)
         if self._begun is None or head.run > self._begun.run:
             start = self._start_of_run(head, now)
@@ -320,7 +318,7 @@ class Sequencer:
         if self.rules.on_gap == "hold":
             return Wait(None, gap=True)
         missing = Place(self._begun.run, self._begun.seq + 1).name
-        if wait := self._patience(now, self.rules.gap_timeout_s, head, missing):
+        if wait := self.wait_for_missing(now, self.rules.gap_timeout_s, head, missing):
             return wait
         self._blocked_at = None
         return Gap(head.run, Span(self._begun.seq + 1, head.seq - 1))
@@ -349,7 +347,7 @@ class Sequencer:
         if awaited is None:
             return self._ready(tuple(self.inbox[:limit]))
         (_, turn), until = awaited
-        count = bisect.bisect_left(self.inbox, turn, key=self._turn_of)
+        count = bisect.bisect_left(self.inbox, turn, key=self.turn_of)
         return self._ready(tuple(self.inbox[: min(count, limit)])) if count else Wait(until, gap=True)
 
     def missing(self) -> Missing | None:
@@ -363,7 +361,7 @@ class Sequencer:
             return Missing("an earlier message, for which there was no room", None)
         if self.rules.kind == "absent":
             return None
-        if not self._follows_on(first, log.seq if log else -1):
+        if not self.follows_on(first, log.seq if log else -1):
             return Missing(f"a message before seq {head.seq} that its queue has yet to deliver", None)
         if self._blocked_at is not None and (log is None or head.run > log.run):
             return Missing(
@@ -380,7 +378,7 @@ class Sequencer:
     def _is_blocked(self, head: Place) -> bool:
         """Return True if a message that was turned away must come before ``head``."""
         if self.rules.kind == "absent":
-            return self._backlog.begins or self._backlog.is_awaited_before((0, self._turn_of(head)))
+            return self._backlog.begins or self._backlog.is_awaited_before((0, self.turn_of(head)))
         return self._backlog.is_awaited_before((head.run, head.seq))
 
     def _follows(self, index: int) -> bool:
@@ -388,7 +386,7 @@ class Sequencer:
         if place.run != before.run:
             return False
         if self.rules.kind == "increasing":
-            return self._follows_on(index, before.seq)
+            return self.follows_on(index, before.seq)
         return place.seq == before.seq + 1
 
     def _first_ahead(self) -> int:
@@ -408,7 +406,7 @@ class Sequencer:
                 return given
             timeout_s = start_timeout_s or timeout_s
         if not self.was_begun(head):
-            wait = self._patience(now, timeout_s, head, f"the start of run {head.run}")
+            wait = self.wait_for_missing(now, timeout_s, head, f"the start of run {head.run}")
             if wait is not None:
                 return wait
         return head.seq if given is None or start_timeout_s is not None else given
@@ -418,11 +416,11 @@ class Sequencer:
         before a revert. The start of the run was waited for then."""
         return any(head.run == place.run and head.seq <= place.seq for place in self._begun_before)
 
-    def _patience(self, now: float, timeout_s: float, head: Place, missing: str) -> Wait | None:
+    def wait_for_missing(self, now: float, timeout_s: float, head: Place, missing: str) -> Wait | None:
         """Return the wait for what is missing before ``head``, which begins at the first call; None once it
         has lasted ``timeout_s``. Time doesn't count in which the node receives nothing, or in which what is
         missing may be among the messages that had no room."""
-        silent_s = self._reception.silent_s(now)
+        silent_s = self.reception.silent_s(now)
         if self._blocked_at is None:
             carried, self._carried = self._carried, None
             since = carried.since if carried is not None and carried.missing == missing else now
@@ -440,7 +438,7 @@ class Sequencer:
         until = self._blocked_until = self._blocked_at + timeout_s + silent_s
         if now >= until:
             return None
-        return Wait(max(until, now + SILENT_LOOK_S) if self._reception.is_silent(now) else until, gap=True)
+        return Wait(max(until, now + SILENT_LOOK_S) if self.reception.is_silent(now) else until, gap=True)
 
     def _wait_for_backlog(self, now: float, head: Place) -> Wait | None:
         """Return the wait while a message before ``head`` may be among those that had no room."""
@@ -456,7 +454,7 @@ class Sequencer:
         if self._blocked_at is None:
             return None
         at = now if self._stood_at is None else self._stood_at
-        return self._missing, at - self._blocked_at - self._reception.silent_s(now)
+        return self._missing, at - self._blocked_at - self.reception.silent_s(now)
 
     def wait_anew(self) -> None:
         """Let the wait for a missing message begin anew."""
@@ -519,7 +517,7 @@ class Sequencer:
         for again."""
         if places and not self.was_begun(last := max(places)):
             self._begun_before = (*self._begun_before, last)
-        self._begun, self._passed, self._fresh = self._log, self._past, []
+        self._begun, self._passed, self._fresh = self.log, self.past, []
         self._blocked_at = None
         waiting = set(self.inbox)
         self.put_back(tuple(place for place in places if place not in waiting))
@@ -532,12 +530,12 @@ class Sequencer:
     def answer(self, composed: Composed) -> list[tuple[Place, Verdict]]:
         """Note that the commit with ``composed`` was accepted, and judge the inbox again. Places that no
         longer wait are removed and returned, each with its verdict."""
-        before, self._log, self._past = self._log, composed.log, composed.past
-        self._remember(composed.identities)
+        before, self.log, self.past = self.log, composed.log, composed.past
+        self.remember(composed.identities)
         doubtful = self.inbox
-        if self.rules.kind != "absent" and before and self._log and before.run == self._log.run:
+        if self.rules.kind != "absent" and before and self.log and before.run == self.log.run:
             # Whatever is ahead of the position is still new.
-            doubtful = self.inbox[: bisect.bisect_right(self.inbox, Place(before.run, self._log.seq))]
+            doubtful = self.inbox[: bisect.bisect_right(self.inbox, Place(before.run, self.log.seq))]
         verdicts = [(place, self.judge(place)) for place in doubtful]
         settled: list[tuple[Place, Verdict]] = [
             (place, verdict) for place, verdict in verdicts if verdict is not Verdict.NEW
@@ -550,7 +548,8 @@ class Sequencer:
                 self._turns.pop(place, None)
         return settled
 
-    def _remember(self, names: tuple[str, ...]) -> None:
+    def remember(self, names: tuple[str, ...]) -> None:
+        """Remember the newest identities, as many as the window holds."""
         self._window.extend(names)
         self._recent.update(dict.fromkeys(names))
         over = max(0, len(self._window) - self.rules.window)

@@ -24,7 +24,6 @@ class OwnerStatus:
     clock."""
 
     __slots__ = (
-        "_agenda",
         "_backlog",
         "_blame",
         "_commits",
@@ -32,6 +31,7 @@ class OwnerStatus:
         "_rest",
         "_restarts",
         "_runs",
+        "agenda",
         "epoch",
         "generation",
         "is_held_back",
@@ -41,7 +41,7 @@ class OwnerStatus:
         "suspended",
     )
 
-    _agenda: Agenda
+    agenda: Agenda
     _backlog: Backlog
     _blame: Blame
     _commits: CommitPlan
@@ -60,16 +60,7 @@ class OwnerStatus:
     @property
     def wake_at(self) -> float | None:
         """When to call ``ticked``; None if only another event changes anything."""
-        return self._agenda.wake_at
-
-    @property
-    def wall_ahead_s(self) -> float:
-        """By how much the wall clock is ahead of ``now``."""
-        return self._agenda.wall_ahead_s
-
-    @wall_ahead_s.setter
-    def wall_ahead_s(self, ahead_s: float) -> None:
-        self._agenda.wall_ahead_s = ahead_s
+        return self.agenda.wake_at
 
     @property
     def number(self) -> int:
