@@ -19,7 +19,7 @@ def test_a_value_that_was_returned_is_the_task_s_success() -> None:
     assert judge(AttemptEnd(How.RETURNED), LAST, TRIES)[:2] == (NextStep.SUCCEED, State.SUCCEED)
 
 
-@pytest.mark.parametrize("stop", [Stop.CANCELLED, *HANDED_ON])
+@pytest.mark.parametrize("stop", [Stop.CANCELLED, *sorted(HANDED_ON, key=str)])
 def test_a_value_counts_though_its_attempt_was_asked_to_end(stop: Stop) -> None:
     assert judge(AttemptEnd(How.RETURNED), FIRST, TRIES, stop).step is NextStep.SUCCEED
 
