@@ -1,4 +1,4 @@
-"""What an owner is to do next: its commands in order, and when it is called again."""
+"""The next steps of an owner: its commands in order, and the time of its next call."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ there may not have been able to notify it."""
 
 
 class Rest:
-    """When one owner leaves. The owner asks while nothing runs and no commit or start is under way."""
+    """Decides when one owner leaves. The owner asks while nothing runs and no commit or start is under way."""
 
     __slots__ = ("busy_at", "look_at", "putting_back", "runs", "target", "target_knows")
 
@@ -39,7 +39,7 @@ class Rest:
 
     @property
     def text(self) -> str:
-        """What a stream that moves waits for."""
+        """The reason for which a stream that moves still waits."""
         return f"its move to {self.target}" if self.target else "its release"
 
     def plan_move(self, now: float) -> Transfer | Release | None:

@@ -59,17 +59,17 @@ class OwnerStatus:
 
     @property
     def wake_at(self) -> float | None:
-        """When to call ``ticked``; None if only another event changes anything."""
+        """The time to call ``ticked``; None if only another event changes anything."""
         return self.agenda.wake_at
 
     @property
     def number(self) -> int:
-        """How many commits the stream has, as far as they are answered."""
+        """The number of commits of the stream that are answered."""
         return self._commits.number
 
     @property
     def parked(self) -> str:
-        """Why the stream is parked; empty if it isn't."""
+        """The reason for which the stream is parked; empty if it isn't."""
         return self._commits.parked
 
     @property
@@ -84,7 +84,7 @@ class OwnerStatus:
 
     @property
     def obstacle(self) -> str:
-        """Why the stream can't run on this node; empty if it can."""
+        """The reason for which the stream can't run on this node; empty if it can."""
         return self._runs.obstacle
 
     @property
