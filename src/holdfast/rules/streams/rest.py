@@ -15,7 +15,7 @@ there may not have been able to notify it."""
 
 
 class Rest:
-    """Decides when one owner leaves. The owner asks while nothing runs and no commit or start is under way."""
+    """Decides when one owner leaves. It is asked while nothing runs and no commit or start is under way."""
 
     __slots__ = ("busy_at", "look_at", "putting_back", "runs", "target", "target_knows")
 
