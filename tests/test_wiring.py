@@ -368,7 +368,7 @@ async def test_a_missing_library_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, library, None)
     async with Services(load({setting: url})) as services:
         opened = {"queue_url": lambda: services.queue("frames"), "state_url": services.state}
-        with pytest.raises(ConfigError, match=rf"^{setting} needs .*'holdfast\[{extra}\]'"):
+        with pytest.raises(ConfigError, match=rf"^{setting} needs .*'holdfast-streams\[{extra}\]'"):
             opened.get(setting, services.coordinator)()
 
 

@@ -13,12 +13,6 @@ from holdfast.streams.models import ModelSpec
 from holdfast.streams.work import StreamWork
 
 
-class Owners(list[Any]):
-    """Some owned streams of a node that can't load a model."""
-
-    obstacles = SimpleNamespace(streams={"frames": SimpleNamespace(model="cars", reason="no file")})
-
-
 async def page(route: web.RouteDef) -> Any:
     app = web.Application()
     app.add_routes([route])
@@ -33,11 +27,10 @@ async def test_a_node_lists_what_it_declares() -> None:
         "people": ModelSpec(name="people", load=list, memory_mb=400),
         "cars": ModelSpec(name="cars", load=list),
     }
-    owners = Owners(
-        SimpleNamespace(spec=SimpleNamespace(models=used)) for used in (("people",), ("people",), ())
-    )
+    owners = [SimpleNamespace(spec=SimpleNamespace(models=used)) for used in (("people",), ("people",), ())]
+    obstacles = SimpleNamespace(streams={"frames": SimpleNamespace(model="cars", reason="no file")})
     pool = SimpleNamespace(models=Counter(people=2), loading=Counter(people=1))
-    work = cast("StreamWork", SimpleNamespace(owners=owners, pool=pool))
+    work = cast("StreamWork", SimpleNamespace(owners=owners, pool=pool, obstacles=obstacles))
     assert await page(models.of_node(specs, work)) == {
         "models": [
             {"name": "cars", "memory_mb": 0, "slots": 0, "loading": 0, "streams": 0, "error": "no file"},

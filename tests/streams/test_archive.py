@@ -149,7 +149,7 @@ def test_an_archive_whose_library_is_missing_names_the_extra(
     app = App("site")
     app.stream("s", archive="s3://bucket")(handle)
     monkeypatch.setitem(sys.modules, "botocore", None)
-    with pytest.raises(ConfigError, match=r"stream 's': archive needs the library .*holdfast\[s3\]"):
+    with pytest.raises(ConfigError, match=r"stream 's': archive needs the library .*holdfast-streams\[s3\]"):
         check_app(Services(load({"url": f"sqlite:///{tmp_path / 'a.db'}"})), app)
 
 

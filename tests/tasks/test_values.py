@@ -19,7 +19,7 @@ from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import MemoryTasks
 from holdfast.system.clock import SystemClock
 from holdfast.system.values import Values
-from holdfast.tasks import work
+from holdfast.tasks import attempts
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
@@ -271,7 +271,7 @@ def test_while_objects_are_away_a_task_waits_and_spends_no_try(
             raise failures.pop()
         return await get(self, stored)
 
-    monkeypatch.setattr(work, "FETCH_AGAIN_S", 0.05)
+    monkeypatch.setattr(attempts, "FETCH_AGAIN_S", 0.05)
     monkeypatch.setattr(Values, "get", away_at_first)
     outcome = node.outcome(repeat.send({"customer": "acme", "text": LARGE, "times": 0}))
     assert (outcome.value, outcome.attempts, failures) == ({"text": ""}, 1, [])
