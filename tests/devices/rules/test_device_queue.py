@@ -14,6 +14,7 @@ from holdfast.devices.rules.device_queue import (
     Cause,
     CommandState,
     Correlation,
+    Head,
     HeadPhase,
     HeadVerdict,
     Patience,
@@ -185,3 +186,33 @@ def test_a_command_has_expired_at_its_last_moment() -> None:
 def test_a_try_is_waited_for_longer_than_it_may_be_sent_late(retry_max_s: float) -> None:
     patience = Patience(retry_s=10.0, retry_max_s=retry_max_s)
     assert patience.interval_s(1, 0.0) >= patience.retry_s + patience.late_s
+
+
+def test_a_head_goes_through_its_phases_and_names_what_is_out() -> None:
+    waiting = Head(device="d1", lane=0, shard=0, due=5.0)
+    out = waiting.out(7, 20.0)
+    assert (out.phase, out.command, out.due, out.pair) == (HeadPhase.OUT, 7, 20.0, ("d1", 0))
+    held = out.held(7, 30.0)
+    assert (held.phase, held.command, held.due) == (HeadPhase.HELD, 7, 30.0)
+    resumed = held.resumed(2, 31.0)
+    assert (resumed.phase, resumed.command, resumed.shard) == (HeadPhase.WAITING, 7, 2)
+    freed = resumed.freed(32.0)
+    assert (freed.phase, freed.command, freed.due) == (HeadPhase.WAITING, 0, 32.0)
+    assert (freed.idle().phase, freed.idle().due) == (HeadPhase.IDLE, None)
+    assert [freed.due_by(9.0).due, freed.due_by(99.0).due, freed.idle().due_by(9.0).due] == [9.0, 32.0, 9.0]
+
+
+def test_a_device_is_waited_for_while_its_command_is_out() -> None:
+    waiting = Head(device="d1", lane=0, shard=0)
+    assert [queue.is_out(each) for each in (None, waiting, waiting.out(7, None))] == [False, False, True]
+    assert [queue.has_last_try(each) for each in (waiting, waiting.out(7, None), waiting.out(7, 9.0))] == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_a_command_that_is_sent_again_has_all_its_tries_and_no_expiry() -> None:
+    failed = queue.close(queue.publish(ENTRY, 3, 100.0, counts=True), Cause.GIVE_UP, 200.0)
+    again = queue.retry(msgspec.structs.replace(failed, expires_at=150.0))
+    assert (again.state, again.spent, again.expires_at) == (CommandState.SCHEDULED, 0, None)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.common.message import TIMER_RUN, Place
-from holdfast.rules.streams.blame import ALONE_OPENINGS, Blame
+from holdfast.rules.streams.blame import ALONE_OPENINGS, NOTHING, Blame
 from holdfast.rules.streams.commands import Start
 from holdfast.rules.streams.ledger import Checkpoint, Started
 from tests.rules.streams.parts import KEY, held
@@ -46,6 +46,12 @@ def test_a_head_that_was_begun_often_runs_alone_and_then_for_the_last_time(
 ) -> None:
     blame = opened(suspects=(Started(name(3), openings),))
     assert blame.start(Place(0, 3)) == Start(name(3), alone=alone, last=last)
+
+
+@pytest.mark.parametrize("openings", [ALONE_OPENINGS, 4])
+def test_to_mark_that_nothing_runs_waits_for_no_other_suspect(openings: int) -> None:
+    blame = opened(suspects=(Started(NOTHING.name, openings), Started(name(3), 1)))
+    assert blame.start(NOTHING) == Start(NOTHING.name)
 
 
 def test_openings_that_the_node_has_outlived_do_not_count() -> None:

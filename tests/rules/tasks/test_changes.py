@@ -102,3 +102,7 @@ def test_an_attempt_that_is_over_changes_nothing(change: TaskChange) -> None:
 
 def test_no_outcome_may_be_lost() -> None:
     assert not LOSABLE & {EndAttempt, StartAttempt, QueueTask, DelayTask, CountMember, ResendEffects}
+
+
+def test_a_change_names_its_task() -> None:
+    assert QueueTask(QUEUED).trace == RestoreTask(QUEUED).trace == "k"

@@ -100,10 +100,11 @@ class Blame:
         return "" not in marks and not any(map(is_timer_name, marks))
 
     def start(self, place: Place) -> Start:
-        """Return the command that counts this opening for a head."""
+        """Return the command that counts this opening for a head. ``NOTHING`` runs no handler, so it waits
+        for no other suspect."""
         self.starting = place
         name = place.name
-        if not self.begun:
+        if place == NOTHING or not self.begun:
             return Start(name)
         last = self.is_last(name)
         return Start(name, alone=last or self.begun.get(name, 0) >= ALONE_OPENINGS, last=last)

@@ -138,5 +138,6 @@ def _judge_known(
             return rules.message_sent(task)
         case CancelTask(_, reason):
             return rules.cancel(task, reason, now)
-        case ResetTask():
+        case _:
+            assert isinstance(change, ResetTask)
             return rules.reset(task, now)
