@@ -64,6 +64,7 @@ def run_all(arguments: Sequence[str]) -> int:
         if result is None:
             found[name] = ["it failed"]
         elif asked.keep:
+            RESULTS.mkdir(exist_ok=True)
             kept.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
         elif kept.exists():
             found[name] = worse(json.loads(kept.read_text()), result)

@@ -17,7 +17,7 @@ from holdfast.ports.queue import Queue
 from holdfast.rules.tasks import attempt as rules
 from holdfast.rules.tasks.attempt import How, NextStep, Stop
 from holdfast.rules.tasks.task import EndAttempt, State, Task
-from holdfast.tasks.calls import retry_call
+from holdfast.tasks.calls import retry_service
 from holdfast.tasks.completer import Completer
 from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.effects import effects_of
@@ -202,7 +202,7 @@ class TaskAttempts:
         stored: bytes | None = None
         try:
             stored = msgspec.json.encode(
-                await retry_call(self._host, "the object store", put, raises=gives_up)
+                await retry_service(self._host, "the object store", put, raises=gives_up)
             )
         except (HoldfastError, OSError) as error:
             if _is_unfit(error):

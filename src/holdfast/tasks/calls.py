@@ -19,7 +19,7 @@ def is_refusal(error: Exception) -> bool:
     return isinstance(error, HoldfastError) and error.retry in (Retry.NEVER, Retry.STOP)
 
 
-async def retry_call(
+async def retry_service(
     host: Host,
     service: str,
     call: Callable[[], Awaitable[T]],
@@ -40,7 +40,7 @@ async def retry_call(
 async def retry_unless_refused(host: Host, service: str, call: Callable[[], Awaitable[T]]) -> T | None:
     """Repeat a call until it is answered; return None if it is refused for good. Raises TooLarge."""
     try:
-        return await retry_call(host, service, call, raises=is_refusal)
+        return await retry_service(host, service, call, raises=is_refusal)
     except TooLarge:
         raise
     except HoldfastError as error:

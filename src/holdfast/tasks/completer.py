@@ -24,7 +24,7 @@ from holdfast.errors import Fenced, HoldfastError, InvalidMessage, TooLarge
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.rules.tasks.task import CountMember, EndAttempt, State, Task
 from holdfast.tasks.batching import Batcher
-from holdfast.tasks.calls import STORE, is_refusal, retry_call, retry_unless_refused
+from holdfast.tasks.calls import STORE, is_refusal, retry_service, retry_unless_refused
 from holdfast.tasks.effects import EffectSender
 from holdfast.tasks.follow_ups import DETAIL_CHARS, DueFollowUp, due, without_value
 from holdfast.tasks.held_tasks import HeldTask, HeldTasks
@@ -442,7 +442,7 @@ class Completer:
     async def send_follow_ups(self, follow_ups: Sequence[DueFollowUp]) -> None:
         """Send follow-ups, and repeat that until it is answered. Raises what is refused for good."""
         send = partial(self._producer.hand_over, follow_ups)
-        await retry_call(self._host, "the queue of a follow-up", send, raises=is_refusal)
+        await retry_service(self._host, "the queue of a follow-up", send, raises=is_refusal)
 
     def _gone(self, item: HeldTask) -> None:
         self._held.forget(item)

@@ -15,7 +15,7 @@ from holdfast.ports.queue import Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
 from holdfast.rules.tasks.attempt import Stop
 from holdfast.rules.tasks.task import ReturnAttempt
-from holdfast.tasks.calls import STORE, retry_call
+from holdfast.tasks.calls import STORE, retry_service
 from holdfast.tasks.held_tasks import HeldTask, HeldTasks
 
 
@@ -63,7 +63,7 @@ class TaskReturns:
     async def _return_to_store(self, item: HeldTask, wish: ReturnAttempt, delay_s: float | None) -> None:
         """Return the attempt to the store before the delivery to the queue, so that the next receiver may
         begin at once."""
-        [answer] = await retry_call(self.host, STORE, lambda: self._store.give_back([wish]))
+        [answer] = await retry_service(self.host, STORE, lambda: self._store.give_back([wish]))
         if isinstance(answer, Fenced):
             self.host.stats.fenced += 1
         reissue = item.stopping is Stop.REISSUE or (item.here and not item.held.receipts)
@@ -83,9 +83,9 @@ class TaskReturns:
         names = [receipt.receipt for receipt in item.held.receipts if not receipt.stale]
         delay_s, priority = min(delay_s, queue.delay_max_s), max(0, item.message.envelope.priority)
         copy = Outgoing(item.held.body, item.held.again, delay_s, item.trace, priority=priority)
-        await retry_call(self.host, "the queue", lambda: queue.send([copy]))
+        await retry_service(self.host, "the queue", lambda: queue.send([copy]))
         self.host.stats.reissued += 1
-        await retry_call(self.host, "the queue", lambda: queue.delete(names))
+        await retry_service(self.host, "the queue", lambda: queue.delete(names))
 
     def give_back(self, item: HeldTask, delay_s: float) -> None:
         """Give the task back to the queue, which delivers it to any node after ``delay_s``."""

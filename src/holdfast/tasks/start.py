@@ -11,7 +11,7 @@ from holdfast.rules.tasks.attempt import Stop
 from holdfast.rules.tasks.fair_queue import Permits
 from holdfast.rules.tasks.task import StartAttempt, State, Task
 from holdfast.tasks.attempts import TaskAttempts
-from holdfast.tasks.calls import STORE, retry_call
+from holdfast.tasks.calls import STORE, retry_service
 from holdfast.tasks.completer import Completer
 from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.held_tasks import HeldTask, HeldTasks, stands_here
@@ -219,7 +219,7 @@ class TaskStarter:
             return not may_have_begun and (self.stopping or not self._host.membership.alive)
 
         try:
-            return await retry_call(self._host, STORE, lambda: self._store.start(wishes), raises=gives_up)
+            return await retry_service(self._host, STORE, lambda: self._store.start(wishes), raises=gives_up)
         except (HoldfastError, OSError):
             return None
 

@@ -37,7 +37,8 @@ class DeadLetterList(msgspec.Struct):
     """Some dead letters of a queue, with their ``ids`` in the same order: give these to redrive or purge
     exactly what was looked at. ``hides``: looking at dead letters of this queue hides them from others for a
     while, so what is missing here may be looked at by somebody else. ``warning``: those that would come back,
-    if they were redriven, because their streams have passed them; empty for none."""
+    if they were redriven, because their streams have passed them; empty for none, and where the queue
+    ``hides``, since to find them may read the letters again."""
 
     letters: list[dict[str, Any]]
     ids: list[str]
@@ -114,7 +115,7 @@ class DeadLetterOperations:
         ids = [letter.id for letter in found.letters]
         following = cursor(found.next) if found.next else ""
         hides = self._services.queue(query.queue).hides_dead_letters
-        warning = (await dead_letters.passed(self._services, ids)).warning
+        warning = "" if hides else (await dead_letters.passed(self._services, ids)).warning
         return DeadLetterList(records, ids, following, hides, warning)
 
     async def _redrive(self, call: Call[Any, ChosenDeadLetters]) -> DeadLettersDone:
