@@ -49,7 +49,7 @@ from holdfast.streams.performers.opening import Opener
 from holdfast.streams.queries import Queries
 from holdfast.streams.worker import StreamContext
 from holdfast.tasks import follow_ups
-from holdfast.tasks.calls import retry_call
+from holdfast.tasks.calls import retry_service
 from holdfast.tasks.completer import Completer
 from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.effects import EffectSender
@@ -306,9 +306,9 @@ async def _reissue_in_hand(self: TaskReturns, item: HeldTask, delay_s: float) ->
     """Reissue a task that is held meanwhile, and delete all deliveries that it has then."""
     queue = self.queues[item.queue]
     copy = Outgoing(item.held.body, item.held.again, key=item.trace)
-    await retry_call(self.host, "the queue", lambda: queue.send([copy]))
+    await retry_service(self.host, "the queue", lambda: queue.send([copy]))
     receipts = [receipt.receipt for receipt in item.held.receipts]
-    await retry_call(self.host, "the queue", lambda: queue.delete(receipts))
+    await retry_service(self.host, "the queue", lambda: queue.delete(receipts))
     self.held.forget(item)
 
 
