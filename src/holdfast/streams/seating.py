@@ -44,7 +44,7 @@ class Seating:
         host.news.on_left.append(self._left)
 
     def _left(self, member: str) -> None:
-        """Note that a membership has ended. A stream that comes here after a death waits anew for what is
+        """Note that a membership has ended. A stream that comes here after a death waits again for what is
         missing, though its owner may have been about to move it here. That its key was reserved may still be
         so."""
         for warming in self._warming.values():

@@ -95,7 +95,7 @@ class TaskStarter:
                 await self._start(batch)
 
     def member_left(self, member: str) -> None:
-        """Note that a membership has ended: nobody needs to wait until its attempts lapse."""
+        """Note that a membership has ended: its attempts need not lapse first."""
         self._gone[member] = None
         if len(self._gone) > GONE_MAX:
             self._gone.popitem(last=False)
