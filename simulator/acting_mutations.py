@@ -12,7 +12,7 @@ from holdfast.common.acts import Acts, Effect, effect_id
 from holdfast.common.effects import Effects
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import TIMER_RUN, Place
-from holdfast.common.protocol import Done, Nudge, Reply, Request
+from holdfast.common.protocol import Done, Reply, Request, WakeUp
 from holdfast.ports.coordinator import Load
 from holdfast.ports.state import StateStore
 from holdfast.ports.target import OutgoingEffect, Target
@@ -134,12 +134,12 @@ _call = SimPeer.call
 
 async def trust_claims(self: SimPeer, address: str, request: Request, timeout_s: float) -> Reply:
     """A living claim is taken for an owner: no node is asked to look after its streams."""
-    if isinstance(request, Nudge):
+    if isinstance(request, WakeUp):
         return Done()
     return await _call(self, address, request, timeout_s)
 
 
-async def nudge_only(self: Intake, request: Nudge) -> Done:
+async def nudge_only(self: Intake, request: WakeUp) -> Done:
     """A nudge doesn't adopt a key whose claim is this node's own."""
     return Done(self.owners.nudge(request.key))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.common.protocol import Nudge
+from holdfast.common.protocol import WakeUp
 from holdfast.errors import OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim, Load
 from holdfast.ports.queue import Delivery, Outgoing
@@ -263,7 +263,7 @@ class UpkeepWorld(ActingWorld):
             return msgspec.structs.replace(node.node.load(), acting=None, reads=None)
 
         node.host.membership.load = load
-        del node.host.inquiries._answers[Nudge]
+        del node.host.inquiries._answers[WakeUp]
         setattr(self.works[node].due, "ask", _ask_nothing)  # noqa: B010 - of this one object
 
     def _note_given(self, node: SimNode) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.cluster.deliverer import Targets
 from holdfast.cluster.node import Work as RunningWork
 from holdfast.common.message import NO_RUN, Place
-from holdfast.common.protocol import Poke
+from holdfast.common.protocol import StreamChanged
 from holdfast.common.retry import Backoff
 from holdfast.errors import Fenced, HoldfastError, SetAside, TooLarge
 from holdfast.ports.coordinator import Load, Member
@@ -405,7 +405,7 @@ class World(Stage):
             break
         for node in self.nodes.values():
             if not node.clock.gate.dead and node.host.membership.id:
-                self.spawn(node.node._handle(Poke(node.host.membership.id, STREAM, key)))
+                self.spawn(node.node._handle(StreamChanged(node.host.membership.id, STREAM, key)))
 
     @property
     def away_until_s(self) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.common.spoken import SPOKEN, Spoken
+from holdfast.common.protocol_versions import OUR_VERSIONS, ProtocolVersions
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Outgoing
 from holdfast.rules.streams.ledger import Checkpoint
@@ -160,7 +160,7 @@ def test_a_node_runs_drains_and_ends(holdfast: Any, arrange: Any, start: Callabl
 def test_a_node_that_could_not_call_a_living_one_says_so_and_waits_for_its_end(
     arrange: Any, start: Callable[..., Process]
 ) -> None:
-    load = Load(version="0.9.0", speaks=Spoken(SPOKEN.newest + 1, SPOKEN.newest + 2))
+    load = Load(version="0.9.0", speaks=ProtocolVersions(OUR_VERSIONS.newest + 1, OUR_VERSIONS.newest + 2))
     other = Member("id", "later", "http://127.0.0.1:1", load)
     arrange(lambda services: services.coordinator().join(other, 600.0))
     port = free_port()

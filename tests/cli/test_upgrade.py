@@ -8,7 +8,7 @@ import pytest
 
 import holdfast as package
 from holdfast.common.migrations import Migration
-from holdfast.common.spoken import SPOKEN, Spoken
+from holdfast.common.protocol_versions import OUR_VERSIONS, ProtocolVersions
 from holdfast.operate import versions
 from holdfast.ports.coordinator import Load, Member
 from holdfast.services.postgres import schema as postgres_schema
@@ -137,7 +137,7 @@ def test_a_node_of_another_version_is_told(
 
 
 def test_a_node_that_this_version_could_not_call_is_told(holdfast: Any, arrange: Any) -> None:
-    load = Load(version="0.4.0", speaks=Spoken(SPOKEN.newest + 1, SPOKEN.newest + 2))
+    load = Load(version="0.4.0", speaks=ProtocolVersions(OUR_VERSIONS.newest + 1, OUR_VERSIONS.newest + 2))
     member = Member("id", "shop-1", "http://127.0.0.1:1", load)
     arrange(lambda services: services.coordinator().join(member, 600.0))
     told = checks(holdfast)["node shop-1"]

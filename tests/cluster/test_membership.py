@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.membership import SILENCE_S, Membership
-from holdfast.common.protocol import Done, Reply, Request, Stranger
-from holdfast.common.spoken import SPOKEN, Spoken
+from holdfast.common.protocol import Done, Reply, Request, UnknownMember
+from holdfast.common.protocol_versions import OUR_VERSIONS, ProtocolVersions
 from holdfast.errors import ConfigError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Load, Member
@@ -82,7 +82,7 @@ class Node:
         if self.answer is not None:
             reply: Reply = await self.answer(request)
             return reply
-        return Done() if request.to == self.membership.id else Stranger(self.membership.id)
+        return Done() if request.to == self.membership.id else UnknownMember(self.membership.id)
 
     async def start(self) -> str:
         await self.membership.start(await self.peer.serve(self.handle))
@@ -355,7 +355,7 @@ async def test_an_address_where_another_answers_is_a_mistake_to_correct(town: To
     node = town.node("a")
 
     async def stranger(request: Request) -> Reply:
-        return Stranger("another")
+        return UnknownMember("another")
 
     node.answer = stranger
     with pytest.raises(ConfigError, match="another node answers at sim://a; set advertise"):
@@ -374,7 +374,7 @@ async def test_a_node_waits_until_no_member_lives_that_it_could_not_call(
     async def refuse(request: Request) -> Reply:
         raise Unavailable("this node speaks peer protocol 2-3")
 
-    load = Load(speaks=Spoken(SPOKEN.newest + 1, SPOKEN.newest + 2))
+    load = Load(speaks=ProtocolVersions(OUR_VERSIONS.newest + 1, OUR_VERSIONS.newest + 2))
     await town.coordinator.join(Member("b", "b", await newer.serve(refuse), load), 1e6)
     starting = asyncio.create_task(node.start()) if not again else None
     if again:
@@ -392,7 +392,7 @@ async def test_a_node_waits_until_no_member_lives_that_it_could_not_call(
 
 
 async def test_a_worker_of_another_program_keeps_no_node_out(town: Town) -> None:
-    worker = Member("w", "w", "sim://w", Load(speaks=Spoken(0, 0)), foreign=True)
+    worker = Member("w", "w", "sim://w", Load(speaks=ProtocolVersions(0, 0)), foreign=True)
     await town.coordinator.join(worker, 1e6)
     assert await town.node("a").start() in await town.ids()
 
@@ -608,7 +608,7 @@ async def test_another_program_s_worker_is_never_called(clock: Clock, town: Town
 
     async def answer(request: Request) -> Reply:
         asked.append(request)
-        return Stranger("somebody")
+        return UnknownMember("somebody")
 
     await MemoryPeer(town.network, worker.address).serve(answer)
     await town.coordinator.join(worker, 1e6)

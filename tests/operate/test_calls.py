@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.common.protocol import Busiest, Done, LookAtTask, Reply, Request, RunningTasks, Stranger
+from holdfast.common.protocol import Busiest, Done, LookAtTask, Reply, Request, RunningTasks, UnknownMember
 from holdfast.config.settings import Config
 from holdfast.errors import OperationRefused
 from holdfast.operate.activity import activity
@@ -33,7 +33,7 @@ async def test_a_running_task_is_looked_at_where_its_member_is_and_not_where_its
     async def answer(request: Request) -> Reply:
         assert isinstance(request, LookAtTask)
         told = b'{"stacks":null,"ran_s":1,"quiet_s":1,"progress":0,"note":""}'
-        return Done(text=told.decode()) if request.to == "first" else Stranger()
+        return Done(text=told.decode()) if request.to == "first" else UnknownMember()
 
     address = await services.peer().serve(answer)
     await services.task_store(APP).start([StartAttempt("one", TYPE, "first", "node", 3, 30.0)])

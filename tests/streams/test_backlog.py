@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast import App, Context
-from holdfast.common.protocol import Done, Shed, Warm
+from holdfast.common.protocol import Done, RebalanceRequest, Warm
 from holdfast.errors import TooLarge
 from holdfast.ports.queue import Outgoing
 from holdfast.rules.streams.options import MovedFrom
@@ -403,5 +403,5 @@ async def test_the_wait_for_a_gap_goes_on_where_a_stream_moves(town: Town) -> No
 async def test_the_balancer_leaves_a_stream_that_waits_for_a_gap(town: Town) -> None:
     a, b = await waiting_for_a_gap(town, gap_timeout_s=LIMITS.rest_s + 100.0)
     await town.clock.sleep(LIMITS.rest_s + 1.0)
-    await a.host.inquiries.answer(Shed(a.id, b.id, 10.0))
+    await a.host.inquiries.answer(RebalanceRequest(a.id, b.id, 10.0))
     assert a.owns(KEY)

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from holdfast import App, Context, StreamHandler
-from holdfast.common.protocol import Done, Nudge, Reply
-from holdfast.common.spoken import Spoken
+from holdfast.common.protocol import Done, Reply, WakeUp
+from holdfast.common.protocol_versions import ProtocolVersions
 from holdfast.ports.coordinator import Load
 from tests.streams.town import LIMITS, Town, TownNode
 
@@ -41,11 +41,11 @@ async def start_older(town: Town, name: str) -> TownNode:
     async def ask_nothing() -> int:
         return 0
 
-    async def refuse(request: Nudge) -> Reply:
+    async def refuse(request: WakeUp) -> Reply:
         return Done(ok=False, text="nothing here answers a Nudge")
 
     node.host.membership.load = load
-    node.host.inquiries.add(Nudge, refuse)
+    node.host.inquiries.add(WakeUp, refuse)
     node.work.due.ask = ask_nothing  # type: ignore[method-assign]
     town.nodes.append(node)
     await node.node.start()
@@ -100,7 +100,7 @@ async def test_a_due_stream_whose_claim_an_older_node_has_without_an_owner_is_ta
 async def test_every_node_tells_which_versions_of_the_protocol_it_speaks(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.cluster.node.SPOKEN", Spoken(1, 2))
+    monkeypatch.setattr("holdfast.cluster.node.OUR_VERSIONS", ProtocolVersions(1, 2))
     node = await town.start(app(), "newer")
     [member] = await node.host.coordinator.members()
-    assert member.load.speaks == Spoken(1, 2)
+    assert member.load.speaks == ProtocolVersions(1, 2)

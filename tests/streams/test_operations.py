@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.common.acts import Effect
 from holdfast.common.message import Place, Span
-from holdfast.common.protocol import Done, Poke, Reply, Request
+from holdfast.common.protocol import Done, Reply, Request, StreamChanged
 from holdfast.errors import Fenced, LoginRefused, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Member
@@ -482,4 +482,4 @@ async def test_poke_reaches_the_owner_if_there_is_one(clock: Clock, reply: Any, 
     await coordinator.join(Member("m", "node-a", "http://a"), 30)
     await coordinator.claim(KEY, "m")
     assert await operations.poke(coordinator, peer, KEY) == told
-    assert peer.calls == [("http://a", Poke("m", "detect", KEY))]
+    assert peer.calls == [("http://a", StreamChanged("m", "detect", KEY))]

@@ -15,13 +15,13 @@ from holdfast.common.protocol import (
     Explain,
     Forward,
     Move,
-    Nudge,
     Parcel,
     ParcelAnswer,
     Reply,
     Request,
     SettleReport,
-    Stranger,
+    UnknownMember,
+    WakeUp,
 )
 from holdfast.common.retry import Backoff
 from holdfast.errors import NobodyThere, OutcomeUnknown, TooLarge, Unavailable
@@ -121,7 +121,7 @@ class Peers:
         if name in self.failing:
             raise self.failing[name]
         if name in self.strange:
-            return Stranger("somebody")
+            return UnknownMember("somebody")
         judge = self.judges.get(name, say("accepted"))
         return Answers([judge(parcel) for parcel in request.parcels])
 
@@ -961,7 +961,7 @@ async def test_a_claim_without_an_owner_on_a_node_of_an_older_version_is_taken_f
     rig.peers.refused = {Move, Explain}
     rig.peers.others.clear()
     assert await rig.router.placing.nudge("s", KEY)
-    assert rig.peers.others[2:] == [Nudge("b", "s", KEY)]
+    assert rig.peers.others[2:] == [WakeUp("b", "s", KEY)]
     claim = await rig.coordinator.lookup(KEY)
     assert claim is not None
     assert claim.member == "b"
@@ -971,7 +971,7 @@ async def test_the_owner_of_a_stream_that_is_due_is_told(rig: Rig) -> None:
     await rig.live(Member("a", "a", "sim://a", Load(acting=())))
     await rig.owned_by("a")
     assert await rig.router.placing.nudge("s", KEY)
-    assert rig.peers.others == [Nudge("a", "s", KEY)]
+    assert rig.peers.others == [WakeUp("a", "s", KEY)]
 
 
 async def test_a_stream_that_is_due_and_that_nobody_can_take_is_said_to_be_so(rig: Rig) -> None:
@@ -1105,6 +1105,6 @@ async def test_what_may_have_killed_its_owner_is_counted_as_it_goes_back(rig: Ri
 async def test_the_next_owner_of_a_reserved_key_is_called_up(rig: Rig) -> None:
     await rig.live(member("a"))
     await rig.router.placing.call_up("s", KEY, "a")
-    assert rig.peers.others == [Nudge("a", "s", KEY)]
+    assert rig.peers.others == [WakeUp("a", "s", KEY)]
     await rig.router.placing.call_up("s", KEY, "gone")
     assert len(rig.peers.others) == 1

@@ -11,7 +11,7 @@ import pytest
 from examples.cameras import app as cameras
 from holdfast import App, Context, StreamHandler
 from holdfast.common.message import Place
-from holdfast.common.protocol import Done, Explain, Poke, Waiting
+from holdfast.common.protocol import Done, Explain, StreamChanged, Waiting
 from holdfast.errors import OutcomeUnknown
 from holdfast.rules.streams.ledger import Commit
 from holdfast.rules.streams.owner import Owner
@@ -260,7 +260,7 @@ async def test_what_an_operator_does_is_no_message_where_numbers_start_anew_afte
     await town.clock.sleep(119.0)
     await operations.pause(town.state, "s/k")
     await operations.resume(town.state, town.queue("s"), "s/k")
-    await node.peer.call(node.peer.address, Poke(node.id, "s", "s/k"), 1.0)
+    await node.peer.call(node.peer.address, StreamChanged(node.id, "s", "s/k"), 1.0)
     await town.until(lambda: [entry.owner.epoch for entry in node.work.owners] == [4])
     await town.send(*numbers(0))
     await town.until_over()

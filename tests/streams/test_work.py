@@ -13,7 +13,17 @@ from PIL import Image
 from holdfast import App, Context, StreamHandler
 from holdfast.common.held import Held
 from holdfast.common.message import SEQ_DIGITS
-from holdfast.common.protocol import Answers, Done, Forward, Move, Parcel, ParcelAnswer, Poke, Probe, Warm
+from holdfast.common.protocol import (
+    Answers,
+    Done,
+    Forward,
+    Move,
+    Parcel,
+    ParcelAnswer,
+    Probe,
+    StreamChanged,
+    Warm,
+)
 from holdfast.common.retry import Backoff
 from holdfast.errors import HandlerFailed
 from holdfast.rules.streams.ledger import COUNT_MAX
@@ -443,7 +453,7 @@ async def test_what_can_t_be_moved_says_why(town: Town) -> None:
     assert isinstance(reply, Done)
     assert not reply.ok
     assert "s/k is not owned here" in reply.text
-    assert await a.host.inquiries.answer(Poke(a.id, "s", "s/unknown")) == Done()
+    assert await a.host.inquiries.answer(StreamChanged(a.id, "s", "s/unknown")) == Done()
     assert await a.host.inquiries.answer(Probe(a.id)) == Done(
         ok=False, text="nothing here answers a Probe"
     ), "the node's own business"

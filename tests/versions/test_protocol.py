@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.common.protocol import Done, Probe
-from holdfast.common.spoken import UNTOLD, Spoken
+from holdfast.common.protocol_versions import VERSIONS_OF_0_2, ProtocolVersions
 from holdfast.errors import NobodyThere, Unavailable
 from holdfast.services.http.peer import HttpPeer
 from holdfast.system.clock import SystemClock
@@ -20,8 +20,10 @@ async def test_a_node_of_the_last_release_is_called_in_its_version_or_refuses(
     cluster = make_cluster(module="acting_app")
     await cluster.start("old", python=released.python())
     [old] = await cluster.coordinator.members()
-    assert old.load.speaks == UNTOLD
-    both, later = (HttpPeer(SystemClock(), speaks=speaks) for speaks in (Spoken(1, 2), Spoken(2, 3)))
+    assert old.load.speaks == VERSIONS_OF_0_2
+    both, later = (
+        HttpPeer(SystemClock(), speaks=speaks) for speaks in (ProtocolVersions(1, 2), ProtocolVersions(2, 3))
+    )
     try:
         for _ in range(2):
             assert isinstance(await both.call(old.address, Probe(old.id), PATIENCE_S), Done)

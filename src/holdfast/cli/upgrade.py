@@ -11,8 +11,8 @@ from holdfast.cli.findings import Finding, foreign_distribution, look_at, unknow
 from holdfast.cli.options import Options
 from holdfast.cli.products import OperatorPart
 from holdfast.common.migrations import SchemaSteps, blocked_text
+from holdfast.common.protocol_versions import OUR_VERSIONS, no_common_version
 from holdfast.common.redaction import redact_url
-from holdfast.common.spoken import SPOKEN, apart
 from holdfast.errors import ConfigError, HoldfastError, UnsupportedStore
 from holdfast.operate.versions import OLDEST, VersionStanding, standing, told
 from holdfast.ports.coordinator import Member
@@ -87,8 +87,8 @@ async def _database(
 
 def _node(member: Member) -> Finding:
     check, version, speaks = f"node {member.name}", told(member.load.version), member.load.speaks
-    if SPOKEN.common(speaks) is None:
-        text = f"runs {version}; {apart(speaks, SPOKEN)}"
+    if OUR_VERSIONS.common(speaks) is None:
+        text = f"runs {version}; {no_common_version(speaks, OUR_VERSIONS)}"
         fix = "bring it to a release between first; nodes of this version wait until it is gone"
         return Finding(check, "failed", text, fix, exits.FAILED)
     match standing(member.load.version):

@@ -11,7 +11,7 @@ import asyncio
 import msgspec
 
 from holdfast.cluster.host import Host
-from holdfast.common.protocol import Done, Shed
+from holdfast.common.protocol import Done, RebalanceRequest
 from holdfast.errors import HoldfastError
 from holdfast.ports.coordinator import Member
 from holdfast.rules.cluster.balance import STREAM_LOAD, NodeLoad, Shift, plan
@@ -63,7 +63,7 @@ class Balancer:
         if source is None or target is None:
             return
         try:
-            request = Shed(source.id, target.id, shift.amount)
+            request = RebalanceRequest(source.id, target.id, shift.amount)
             reply = await self._host.peer.call(source.address, request, self._limits.drain_timeout_s)
         except HoldfastError as error:
             self._log.warning("could not balance", source=source.name, target=target.name, error=str(error))

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from holdfast.cluster.host import Host
 from holdfast.cluster.view import View
-from holdfast.common.protocol import Probe, Stranger
+from holdfast.common.protocol import Probe, UnknownMember
+from holdfast.common.protocol_versions import OUR_VERSIONS, no_common_version
 from holdfast.common.retry import Backoff
-from holdfast.common.spoken import SPOKEN, apart
 from holdfast.errors import ConfigError, HoldfastError, MembershipLost, OutcomeUnknown, Retry, Unavailable
 from holdfast.ports.coordinator import Load, Member
 from holdfast.rules.cluster.lease import Lease
@@ -125,7 +125,7 @@ class Membership:
             reply = await self._peer.call(self._address, Probe(self.id), self._limits.peer_timeout_s)
         except OutcomeUnknown as error:
             raise Unavailable(f"no answer from this node's own address {self._address}: {error}") from error
-        if isinstance(reply, Stranger):
+        if isinstance(reply, UnknownMember):
             raise ConfigError(
                 f"another node answers at {self._address}; set advertise to an address that reaches this node"
             )
@@ -137,8 +137,8 @@ class Membership:
         self.misfit = ""
         for member in self.view.values():
             theirs = member.load.speaks
-            if not member.foreign and SPOKEN.common(theirs) is None:
-                self.misfit = f"node {member.name} lives: {apart(theirs, SPOKEN)}"
+            if not member.foreign and OUR_VERSIONS.common(theirs) is None:
+                self.misfit = f"node {member.name} lives: {no_common_version(theirs, OUR_VERSIONS)}"
                 await self._coordinator.leave(self.id)
                 raise Unavailable(self.misfit)
 

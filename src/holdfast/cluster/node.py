@@ -9,8 +9,8 @@ from holdfast.cluster.balancer import Balancer
 from holdfast.cluster.host import Host
 from holdfast.cluster.lifecycle import Startable
 from holdfast.cluster.membership import Membership
-from holdfast.common.protocol import Done, Drain, Probe, Reply, Request, Stranger
-from holdfast.common.spoken import SPOKEN
+from holdfast.common.protocol import Done, Drain, Probe, Reply, Request, UnknownMember
+from holdfast.common.protocol_versions import OUR_VERSIONS
 from holdfast.errors import HoldfastError
 from holdfast.ports.coordinator import Load
 from holdfast.ports.metrics import MetricsPush
@@ -165,7 +165,7 @@ class Node(Startable):
             acting=tuple(name for load in loads for name in load.acting or ()),
             reads={stream: version for load in loads for stream, version in (load.reads or {}).items()},
             version=self._version,
-            speaks=SPOKEN,
+            speaks=OUR_VERSIONS,
             app=self._app,
             revision=self._revision,
             started_at=self._started_at,
@@ -180,7 +180,7 @@ class Node(Startable):
         if request.to != member and not (
             self.host.inquiries.outlives_membership(request) and request.to in self._ids
         ):
-            return Stranger(member)
+            return UnknownMember(member)
         if isinstance(request, Probe):
             return Done()
         if isinstance(request, Drain):

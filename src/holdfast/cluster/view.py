@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from holdfast.cluster.host import Host
-from holdfast.common.protocol import Probe, Stranger
+from holdfast.common.protocol import Probe, UnknownMember
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, NobodyThere, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Member
@@ -124,5 +124,5 @@ class View:
                 continue  # perhaps a pooled connection that broke with the process: try once more
             except Unavailable:
                 return False
-            return isinstance(reply, Stranger)
+            return isinstance(reply, UnknownMember)
         return False

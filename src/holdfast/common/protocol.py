@@ -1,6 +1,7 @@
 """The requests and replies between nodes, in MessagePack. Unknown fields are ignored, so a newer node may add
 some. A change that an older node would misread makes a new version, beside the one before:
-:data:`~holdfast.common.spoken.SPOKEN`."""
+:data:`~holdfast.common.protocol_versions.OUR_VERSIONS`. A message that was renamed keeps its tag on the
+wire."""
 
 from __future__ import annotations
 
@@ -113,16 +114,16 @@ class Warm(msgspec.Struct, frozen=True, tag=True):
     waited_s: float = 0.0
 
 
-class Poke(msgspec.Struct, frozen=True, tag=True):
-    """Asks to read the state store, because an operator has changed the stream."""
+class StreamChanged(msgspec.Struct, frozen=True, tag="Poke"):
+    """Tells the owner to read the state store: an operator has changed the stream."""
 
     to: str
     stream: str
     key: str
 
 
-class Nudge(msgspec.Struct, frozen=True, tag=True):
-    """Asks the member that has the claim on ``key`` to own it, because the stream is due."""
+class WakeUp(msgspec.Struct, frozen=True, tag="Nudge"):
+    """Asks the member that has the claim on ``key`` to own the stream, because it is due."""
 
     to: str
     stream: str
@@ -138,7 +139,7 @@ class Move(msgspec.Struct, frozen=True, tag=True):
     target: str
 
 
-class Shed(msgspec.Struct, frozen=True, tag=True):
+class RebalanceRequest(msgspec.Struct, frozen=True, tag="Shed"):
     """Asks to move owned work with a load of about ``amount`` slots to the membership ``target``. The reply's
     text is how much moved, such as the number of streams."""
 
@@ -229,8 +230,8 @@ class QueryReply(msgspec.Struct, frozen=True, tag=True):
     error: str = ""
 
 
-class Stranger(msgspec.Struct, frozen=True, tag=True):
-    """The reply to a request for a membership that isn't alive here."""
+class UnknownMember(msgspec.Struct, frozen=True, tag="Stranger"):
+    """The reply to a request for a membership that isn't alive here. ``member`` is the one that is."""
 
     member: str = ""
 
@@ -240,10 +241,10 @@ Request = (
     | SettleReport
     | Probe
     | Warm
-    | Poke
-    | Nudge
+    | StreamChanged
+    | WakeUp
     | Move
-    | Shed
+    | RebalanceRequest
     | Explain
     | Waiting
     | LookAtTask
@@ -252,4 +253,4 @@ Request = (
     | Drain
     | Query
 )
-Reply = Answers | Done | QueryReply | Stranger
+Reply = Answers | Done | QueryReply | UnknownMember

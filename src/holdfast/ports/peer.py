@@ -19,7 +19,8 @@ class Peer(Protocol):
         Raises ConfigError if the address can't be bound or needs a shared secret."""
 
     async def call(self, address: str, request: Request, timeout_s: float) -> Reply:
-        """Call the node at ``address``. The reply is Stranger if the called membership isn't alive there.
+        """Call the node at ``address``. The reply is UnknownMember if the called membership isn't alive
+        there.
 
         Raises NobodyThere if no process listens there, which is evidence that the node is dead. Raises
         Unavailable if the request was not taken for another reason, such as an error of the handler that is

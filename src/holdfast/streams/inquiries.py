@@ -11,7 +11,7 @@ import msgspec
 from holdfast.cluster.deliverer import Deliverer
 from holdfast.cluster.host import Host
 from holdfast.common.effects import PendingReport
-from holdfast.common.protocol import Busiest, Done, Explain, Poke, Query, QueryReply, Waiting
+from holdfast.common.protocol import Busiest, Done, Explain, Query, QueryReply, StreamChanged, Waiting
 from holdfast.common.redaction import redact
 from holdfast.errors import HoldfastError
 from holdfast.rules.streams import activity
@@ -54,7 +54,7 @@ class StreamInquiries:
     def listen(self) -> None:
         """Begin to answer."""
         inquiries = self._host.inquiries
-        inquiries.add(Poke, self.poke)
+        inquiries.add(StreamChanged, self.poke)
         inquiries.add(Explain, self.explain)
         inquiries.add(Waiting, self.list_waiting)
         inquiries.add(Busiest, self.list_busiest)
@@ -68,7 +68,7 @@ class StreamInquiries:
                 work.message = entry.owner.running
         return works
 
-    async def poke(self, request: Poke) -> Done:
+    async def poke(self, request: StreamChanged) -> Done:
         """Have an owner read what an operator has changed."""
         self._owners.poke(request.key)
         return Done()

@@ -9,7 +9,7 @@ from holdfast.cluster.host import Host
 from holdfast.cluster.pump import Seen, Take
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
-from holdfast.common.protocol import Answers, Done, Forward, Nudge, Parcel, ParcelAnswer, SettleReport
+from holdfast.common.protocol import Answers, Done, Forward, Parcel, ParcelAnswer, SettleReport, WakeUp
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.ports.queue import Delivery, Queue
 from holdfast.streams.addressing import address
@@ -33,7 +33,7 @@ class Intake:
         inquiries.add(Forward, self.accept)
         # Custody outlives a membership, and reports on it name the membership that took it.
         inquiries.add(SettleReport, self.reported, outlives_membership=True)
-        inquiries.add(Nudge, self.nudge)
+        inquiries.add(WakeUp, self.nudge)
 
     def taker(self, spec: StreamSpec) -> Take:
         """Return the function that takes the deliveries of a stream."""
@@ -95,7 +95,7 @@ class Intake:
         self._router.reported(report)
         return Done()
 
-    async def nudge(self, request: Nudge) -> Done:
+    async def nudge(self, request: WakeUp) -> Done:
         """Have the owner of a stream that is due look after it, and adopt the stream if its claim is ours."""
         if self.owners.get(request.key) is None:
             await self._adopt_claimed(request.stream, request.key)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.cluster.host import Host
-from holdfast.common.protocol import Done, Move, Shed, Warm
+from holdfast.common.protocol import Done, Move, RebalanceRequest, Warm
 from holdfast.common.retry import Backoff
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Member
@@ -46,7 +46,7 @@ class Moves:
         """Begin to answer requests to move."""
         inquiries = self._host.inquiries
         inquiries.add(Warm, self.warm)
-        inquiries.add(Shed, self.shed)
+        inquiries.add(RebalanceRequest, self.shed)
         inquiries.add(Move, self.answer_move)
 
     async def warm(self, request: Warm) -> Done:
@@ -90,7 +90,7 @@ class Moves:
 
     # -- load -------------------------------------------------------------------------------------------
 
-    async def shed(self, request: Shed) -> Done:
+    async def shed(self, request: RebalanceRequest) -> Done:
         """Move streams that make up the requested load, and answer how many. Streams that moved here lately
         stay, and those that wait for a missing message."""
         rested = self._host.clock.monotonic() - self._host.limits.rest_s

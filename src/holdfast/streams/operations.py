@@ -13,7 +13,7 @@ import msgspec
 from holdfast.common.acts import Effect, RefusedEffect
 from holdfast.common.effects import EffectMaker
 from holdfast.common.message import TIMER_RUN, Place, Span
-from holdfast.common.protocol import Done, Poke
+from holdfast.common.protocol import Done, StreamChanged
 from holdfast.common.redaction import redact
 from holdfast.errors import Fenced, HoldfastError, NotKnown, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Coordinator
@@ -153,7 +153,7 @@ async def poke(coordinator: Coordinator, peer: Peer, key: str) -> str:
         members = await coordinator.members() if claim else []
         for member in members:
             if claim and member.id == claim.member and not member.foreign:
-                request = Poke(member.id, key.partition("/")[0], key)
+                request = StreamChanged(member.id, key.partition("/")[0], key)
                 reply = await peer.call(member.address, request, POKE_TIMEOUT_S)
                 return member.name if isinstance(reply, Done) and reply.ok else ""
     except HoldfastError:

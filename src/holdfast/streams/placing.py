@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.cluster.host import Host
-from holdfast.common.protocol import Done, Explain, Move, Nudge, Request
+from holdfast.common.protocol import Done, Explain, Move, Request, WakeUp
 from holdfast.common.recent import remember
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim, Member
@@ -217,14 +217,14 @@ class Placing:
         """Have the member that has the claim look after a stream that is due; return False if it doesn't."""
         if owner.id == self._host.membership.id:
             return self._owners.adopt(stream, claim.key, claim) and self._owners.nudge(claim.key)
-        reply = await self._ask(owner, Nudge(owner.id, stream, claim.key))
+        reply = await self._ask(owner, WakeUp(owner.id, stream, claim.key))
         return reply is not None and reply.ok
 
     async def call_up(self, stream: str, key: str, to: str) -> None:
         """Have a stream that has moved to the membership ``to`` begin there: no message of it may come, as
         its queue keeps them all. If the call fails, that ends by itself."""
         if (owner := self._host.membership.view.get(to)) is not None:
-            await self._ask(owner, Nudge(to, stream, key))
+            await self._ask(owner, WakeUp(to, stream, key))
 
     async def _bring_away(self, stream: str, claim: Claim, older: Member) -> bool:
         """Have a stream that is due leave a node that can't look after it. One that has the claim and no

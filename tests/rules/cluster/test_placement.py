@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.common.spoken import Spoken
+from holdfast.common.protocol_versions import ProtocolVersions
 from holdfast.rules.cluster.placement import (
     BUSY_STREAMS,
     COLD_STREAMS,
@@ -169,7 +169,9 @@ def test_a_stream_that_acts_goes_to_no_node_of_a_version_that_knows_no_effects_a
 
 def test_a_stream_goes_to_no_node_that_could_not_be_called() -> None:
     apart = member("a")
-    apart = msgspec.structs.replace(apart, load=msgspec.structs.replace(apart.load, speaks=Spoken(7, 8)))
+    apart = msgspec.structs.replace(
+        apart, load=msgspec.structs.replace(apart.load, speaks=ProtocolVersions(7, 8))
+    )
     assert choose("s/k", [apart]) is None
     assert choose("s/k", [apart, member("b", streams=9)]) == member("b", streams=9)
 

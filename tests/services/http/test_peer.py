@@ -27,9 +27,9 @@ from holdfast.common.protocol import (
     Probe,
     Reply,
     Request,
-    Stranger,
+    UnknownMember,
 )
-from holdfast.common.spoken import SPOKEN, Spoken
+from holdfast.common.protocol_versions import OUR_VERSIONS, ProtocolVersions
 from holdfast.errors import ConfigError, HoldfastError, NobodyThere, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.http.problem import MEDIA_TYPE, Problem
 from holdfast.http.serving import Connections
@@ -97,7 +97,7 @@ async def make_server() -> AsyncIterator[MakeServer]:
 async def agree(request: Request) -> Reply:
     """The handler of a node where only the membership ``m`` lives."""
     if request.to != "m":
-        return Stranger("m")
+        return UnknownMember("m")
     if isinstance(request, Forward):
         return Answers([ParcelAnswer(parcel.number, "accepted") for parcel in request.parcels])
     return Done(text=type(request).__name__)
@@ -117,7 +117,7 @@ async def test_a_request_is_answered_only_by_the_member_it_names(make_peer: Make
     server, client = make_peer(), make_peer()
     address = await server.serve(agree)
     assert await client.call(address, Probe("m"), 5) == Done(text="Probe")
-    assert await client.call(address, Probe("other"), 5) == Stranger("m")
+    assert await client.call(address, Probe("other"), 5) == UnknownMember("m")
     reply = await client.call(address, forward(3, 10), 5)
     assert isinstance(reply, Answers)
     assert [answer.number for answer in reply.answers] == [0, 1, 2]
@@ -191,7 +191,7 @@ async def test_errors_of_the_handler_keep_their_meaning(
 async def test_a_request_in_another_version_is_refused_and_told_the_range(
     make_peer: MakePeer, version: str
 ) -> None:
-    address = await make_peer(speaks=Spoken(2, 3)).serve(agree)
+    address = await make_peer(speaks=ProtocolVersions(2, 3)).serve(agree)
     headers = {"Holdfast-Protocol": version}
     async with aiohttp.ClientSession() as session, session.post(f"{address}/v1/peer", headers=headers) as r:
         assert r.status == 426
@@ -215,14 +215,14 @@ class Heard(Connections):
 @pytest.mark.parametrize(
     "theirs, ours, heard",
     [
-        (Spoken(1, 1), Spoken(1, 2), ["2", "1", "1"]),
-        (Spoken(1, 2), Spoken(1, 1), ["1", "1"]),
-        (Spoken(2, 4), Spoken(1, 3), ["3", "3"]),
-        (Spoken(1, 3), Spoken(2, 4), ["4", "3", "3"]),
+        (ProtocolVersions(1, 1), ProtocolVersions(1, 2), ["2", "1", "1"]),
+        (ProtocolVersions(1, 2), ProtocolVersions(1, 1), ["1", "1"]),
+        (ProtocolVersions(2, 4), ProtocolVersions(1, 3), ["3", "3"]),
+        (ProtocolVersions(1, 3), ProtocolVersions(2, 4), ["4", "3", "3"]),
     ],
 )
 async def test_nodes_talk_in_the_highest_version_that_both_speak(
-    make_peer: MakePeer, theirs: Spoken, ours: Spoken, heard: list[str]
+    make_peer: MakePeer, theirs: ProtocolVersions, ours: ProtocolVersions, heard: list[str]
 ) -> None:
     listening = Heard()
     server, client = make_peer(speaks=theirs, connections=listening), make_peer(speaks=ours)
@@ -234,8 +234,13 @@ async def test_nodes_talk_in_the_highest_version_that_both_speak(
 
 
 async def test_a_node_that_was_replaced_by_another_version_is_called_in_its_own(make_peer: MakePeer) -> None:
-    port, client, heard = free_port(), make_peer(speaks=Spoken(1, 3)), []
-    for speaks in (Spoken(1, 2), Spoken(2, 3), Spoken(1, 1), Spoken(3, 4)):
+    port, client, heard = free_port(), make_peer(speaks=ProtocolVersions(1, 3)), []
+    for speaks in (
+        ProtocolVersions(1, 2),
+        ProtocolVersions(2, 3),
+        ProtocolVersions(1, 1),
+        ProtocolVersions(3, 4),
+    ):
         listening = Heard()
         server = make_peer(port=port, speaks=speaks, connections=listening)
         address = await server.serve(agree)
@@ -246,9 +251,9 @@ async def test_a_node_that_was_replaced_by_another_version_is_called_in_its_own(
     assert heard == [["3", "2", "2"], ["2", "3"], ["3", "1", "1"], ["1", "3", "3"]]
 
 
-@pytest.mark.parametrize("theirs", [Spoken(1, 1), Spoken(4, 5)])
+@pytest.mark.parametrize("theirs", [ProtocolVersions(1, 1), ProtocolVersions(4, 5)])
 async def test_a_node_without_a_version_in_common_is_unavailable_and_not_dead(
-    make_peer: MakePeer, theirs: Spoken
+    make_peer: MakePeer, theirs: ProtocolVersions
 ) -> None:
     asked: list[Request] = []
 
@@ -258,7 +263,7 @@ async def test_a_node_without_a_version_in_common_is_unavailable_and_not_dead(
 
     address = await make_peer(speaks=theirs).serve(handler)
     with pytest.raises(Unavailable, match=f"speaks peer protocol {theirs}, this process 2-3") as caught:
-        await make_peer(speaks=Spoken(2, 3)).call(address, Probe("m"), 5)
+        await make_peer(speaks=ProtocolVersions(2, 3)).call(address, Probe("m"), 5)
     assert not isinstance(caught.value, NobodyThere)
     assert asked == []
 
@@ -274,7 +279,7 @@ async def test_a_server_that_refuses_what_it_says_it_speaks_is_unavailable(
 async def test_a_request_with_unknown_fields_is_answered(make_peer: MakePeer) -> None:
     address = await make_peer().serve(agree)
     body = msgspec.msgpack.encode({"type": "Probe", "to": "m", "added_later": [1, 2]})
-    headers = {"Holdfast-Protocol": str(SPOKEN)}
+    headers = {"Holdfast-Protocol": str(OUR_VERSIONS)}
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{address}/v1/peer", data=body, headers=headers) as r,
@@ -285,7 +290,7 @@ async def test_a_request_with_unknown_fields_is_answered(make_peer: MakePeer) ->
 @pytest.mark.parametrize("body", [b"", b"\xc1", msgspec.msgpack.encode({"type": "Nothing"})])
 async def test_what_is_no_request_is_refused(make_peer: MakePeer, body: bytes) -> None:
     address = await make_peer().serve(agree)
-    headers = {"Holdfast-Protocol": str(SPOKEN)}
+    headers = {"Holdfast-Protocol": str(OUR_VERSIONS)}
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{address}/v1/peer", data=body, headers=headers) as r,
@@ -306,14 +311,14 @@ async def test_a_foreign_server_is_no_node(make_peer: MakePeer, make_server: Mak
 async def test_a_reply_that_cannot_be_read_is_an_unknown_outcome(
     make_peer: MakePeer, make_server: MakeServer
 ) -> None:
-    address = await make_server(body=b"\xc1", headers={"Holdfast-Protocol": str(SPOKEN)})
+    address = await make_server(body=b"\xc1", headers={"Holdfast-Protocol": str(OUR_VERSIONS)})
     with pytest.raises(OutcomeUnknown, match="can't be read"):
         await make_peer().call(address, Probe("m"), 5)
 
 
 REPLIES: list[Reply] = [
     Done(ok=False, text="why"),
-    Stranger("m"),
+    UnknownMember("m"),
     Answers([ParcelAnswer(1, "no", "node-b", 7)]),
 ]
 
@@ -337,7 +342,7 @@ NOT_UTF_8 = [msgspec.msgpack.encode(reply).replace(old, b"\xff\xfe\xfd") for rep
 async def test_whatever_a_reply_holds_the_caller_gets_a_reply_or_an_error_of_ours(
     make_peer: MakePeer, make_server: MakeServer, body: bytes
 ) -> None:
-    address = await make_server(body=body, headers={"Holdfast-Protocol": str(SPOKEN)})
+    address = await make_server(body=body, headers={"Holdfast-Protocol": str(OUR_VERSIONS)})
     try:
         reply = await make_peer().call(address, Probe("m"), 5)
     except OutcomeUnknown as error:
@@ -394,7 +399,7 @@ async def test_whatever_a_request_holds_the_server_answers_and_lives(
         bodies.append(msgspec.msgpack.encode(parcel))
     async with aiohttp.ClientSession() as session:
         for body in bodies:
-            headers = {"Holdfast-Protocol": str(SPOKEN)}
+            headers = {"Holdfast-Protocol": str(OUR_VERSIONS)}
             async with session.post(f"{address}/v1/peer", data=body, headers=headers) as response:
                 assert response.status in ((200, 400) if body is bodies[0] else (400,))
     assert await peer.call(address, Probe("m"), 5) == Done(text="Probe")
@@ -646,7 +651,7 @@ async def test_presence_of_another_membership_is_over_at_once(make_peer: MakePee
 
 
 async def test_a_node_without_a_version_in_common_is_not_gone(make_peer: MakePeer) -> None:
-    watching = await watch(make_peer(speaks=Spoken(1, 1)), make_peer(speaks=Spoken(2, 3)))
+    watching = await watch(make_peer(speaks=ProtocolVersions(1, 1)), make_peer(speaks=ProtocolVersions(2, 3)))
     assert not watching.done()
     watching.cancel()
 

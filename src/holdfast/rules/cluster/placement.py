@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from holdfast.common.spoken import SPOKEN, UNTOLD, Spoken
+from holdfast.common.protocol_versions import OUR_VERSIONS, VERSIONS_OF_0_2, ProtocolVersions
 
 COLD_STREAMS = 2
 """How many more streams a member may have than others and still be chosen for its loaded models. The number
@@ -86,7 +86,7 @@ class Load(msgspec.Struct, frozen=True, rename={"offers": "outboxes"}):
     doesn't tell."""
     version: str = ""
     """The version of Holdfast that the node runs; empty for one before 0.2.0."""
-    speaks: Spoken = UNTOLD
+    speaks: ProtocolVersions = VERSIONS_OF_0_2
     """The versions of the protocol between nodes that it speaks."""
     app: str = ""
     """The name of its app."""
@@ -128,7 +128,7 @@ class Load(msgspec.Struct, frozen=True, rename={"offers": "outboxes"}):
         or set timers."""
         if self.draining or stream in self.lacks or (acts and self.acting is None):
             return False
-        if SPOKEN.common(self.speaks) is None:
+        if OUR_VERSIONS.common(self.speaks) is None:
             return False
         if self.reads is not None and self.reads.get(stream, state_version) < state_version:
             return False

@@ -30,11 +30,16 @@ from aiohttp import web
 from yarl import URL
 
 from holdfast.common.http_errors import OWN_FAILURES
-from holdfast.common.protocol import Probe, Reply, Request, Stranger
+from holdfast.common.protocol import Probe, Reply, Request, UnknownMember
+from holdfast.common.protocol_versions import (
+    OUR_VERSIONS,
+    ProtocolVersions,
+    no_common_version,
+    parse_versions,
+)
 from holdfast.common.record import UNREADABLE
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
-from holdfast.common.spoken import SPOKEN, Spoken, apart, spoken_in
 from holdfast.errors import (
     ConfigError,
     HoldfastError,
@@ -120,7 +125,7 @@ class HttpPeer:
         *,
         ready: Callable[[], str] = lambda: "",
         connections: Connections | None = None,
-        speaks: Spoken = SPOKEN,
+        speaks: ProtocolVersions = OUR_VERSIONS,
     ) -> None:
         self._clock = clock
         self._settings = settings = settings or PeerSettings()
@@ -304,7 +309,7 @@ class HttpPeer:
     async def _on_call(self, request: web.Request) -> web.Response:
         self._admit(request)
         told = request.headers.get(VERSION_HEADER)
-        asked = spoken_in(told)
+        asked = parse_versions(told)
         if asked is None or self._speaks.common(asked) != asked.newest:
             raise _refuse(
                 web.HTTPUpgradeRequired,
@@ -352,7 +357,7 @@ class HttpPeer:
     async def _on_presence(self, request: web.Request) -> web.StreamResponse:
         self._admit(request)
         member = request.query.get("member", "")
-        if isinstance(await self._shielded(Probe(member)), Stranger):
+        if isinstance(await self._shielded(Probe(member)), UnknownMember):
             raise _refuse(web.HTTPNotFound, f"membership {member!r} doesn't live here")
         response = web.StreamResponse()
         await response.prepare(request)
@@ -409,7 +414,7 @@ class HttpPeer:
         return headers
 
     async def _reply(self, address: str, response: aiohttp.ClientResponse) -> Reply | None:
-        theirs = spoken_in(response.headers.get(VERSION_HEADER))
+        theirs = parse_versions(response.headers.get(VERSION_HEADER))
         if theirs is None and response.status < 500:
             raise Unavailable(f"what answers at {address} is not a Holdfast node (HTTP {response.status})")
         if theirs is not None:
@@ -417,7 +422,7 @@ class HttpPeer:
             self._note(address, agreed)
             if response.status == 426:
                 if agreed is None:
-                    raise Unavailable(f"can't call {address}: {apart(theirs, self._speaks)}")
+                    raise Unavailable(f"can't call {address}: {no_common_version(theirs, self._speaks)}")
                 return None
         if 400 <= response.status < 500 or response.status == 503:
             raise Unavailable(await _refusal(address, response))

@@ -7,7 +7,7 @@ import contextvars
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from holdfast.common.protocol import Probe, Reply, Request, Stranger
+from holdfast.common.protocol import Probe, Reply, Request, UnknownMember
 from holdfast.errors import ConfigError, HoldfastError, NobodyThere, OutcomeUnknown, Retry, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.peer import Handler
@@ -113,7 +113,7 @@ class MemoryPeer:
             reply = await self.call(address, Probe(member), PROBE_TIMEOUT_S)
         except (Unavailable, OutcomeUnknown):
             return
-        if server is not None and not isinstance(reply, Stranger):
+        if server is not None and not isinstance(reply, UnknownMember):
             await self._network.clock.wait(server.closed, None)
 
     async def close(self) -> None:

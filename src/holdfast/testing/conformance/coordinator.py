@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.common.spoken import Spoken
+from holdfast.common.protocol_versions import ProtocolVersions
 from holdfast.errors import ClaimLost, MembershipLost
 from holdfast.ports.coordinator import Change, Claim, Coordinator, Load, Member
 
@@ -63,7 +63,7 @@ class CoordinatorConformance:
             draining=True,
             queues=("frames",),
             offers=("doors",),
-            speaks=Spoken(1, 2),
+            speaks=ProtocolVersions(1, 2),
         )
         busy = Member(A.id, A.name, A.address, load)
         await coordinator.renew(busy, LONG_S)

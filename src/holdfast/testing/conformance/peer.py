@@ -15,12 +15,12 @@ from holdfast.common.protocol import (
     Move,
     Parcel,
     ParcelAnswer,
-    Poke,
     Probe,
     Reply,
     Request,
     SettleReport,
-    Stranger,
+    StreamChanged,
+    UnknownMember,
     Warm,
     number,
 )
@@ -60,7 +60,7 @@ class PeerConformance:
         requests: list[Request] = [
             Probe("member-b"),
             Warm("member-b", "stream", ODD),
-            Poke("member-b", "stream", ODD),
+            StreamChanged("member-b", "stream", ODD),
             Move("member-b", "stream", ODD, "member-a"),
             SettleReport("member-b", "member-a", [1, 2**40], []),
         ]
@@ -134,7 +134,7 @@ class PeerConformance:
     async def test_a_wrong_membership_answers_as_a_stranger(self, make_peer: MakePeer) -> None:
         server, client = await make_peer(), await make_peer()
         address = await server.serve(_only_for("member-b"))
-        assert await client.call(address, Probe("member-a"), PATIENCE_S) == Stranger("member-b")
+        assert await client.call(address, Probe("member-a"), PATIENCE_S) == UnknownMember("member-b")
         assert await client.call(address, Probe("member-b"), PATIENCE_S) == Done()
 
     async def test_a_refusal_is_not_taken_for_nobody_there(self, make_peer: MakePeer) -> None:
@@ -221,7 +221,7 @@ class PeerConformance:
             if request.to == "member-b":
                 probed.set()
                 return Done()
-            return Stranger("member-b")
+            return UnknownMember("member-b")
 
         address = await server.serve(handle)
         going = asyncio.create_task(client.gone(address, "member-b"))
@@ -260,6 +260,6 @@ async def _done(request: Request) -> Reply:
 
 def _only_for(member: str) -> Callable[[Request], Awaitable[Reply]]:
     async def handle(request: Request) -> Reply:
-        return Done() if request.to == member else Stranger(member)
+        return Done() if request.to == member else UnknownMember(member)
 
     return handle
