@@ -163,6 +163,8 @@ lint: $(VENV)/.dev ## the checks that run no code
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy $(CODE)
 	@$(BIN)/lint-imports --no-logo --no-cache
+	@$(BIN)/python tools/prose
+	@git ls-files -z '*.py' '*.md' '*.toml' '*.js' '*.proto' '*.lua' '*.html' tools Makefile | xargs -0 $(BIN)/codespell
 
 .PHONY: fmt
 fmt: $(VENV)/.dev ## format the code and fix what lint can fix
