@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from holdfast.devices.fleet import Conduct, FleetCounts
+from holdfast.devices.fleet import Behaviour, FleetCounts
 from holdfast.devices.fleet import Fleet as Simulated
 from holdfast.devices.services.mqtt.address import parse
 from holdfast.system.clock import SystemClock
@@ -71,14 +71,14 @@ async def fleet(url: str, count: int, *arguments: str) -> AsyncIterator[Fleet]:
         await process.wait()
 
 
-async def simulate(url: str, count: int, conduct: Conduct) -> None:
+async def simulate(url: str, count: int, behaviour: Behaviour) -> None:
     """Devices that answer until the process is told to end.
 
     Prints "ready" once all listen, and in the end what they saw.
     """
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    async with Simulated(parse(url), devices_named(count), SystemClock(), conduct=conduct) as devices:
+    async with Simulated(parse(url), devices_named(count), SystemClock(), behaviour=behaviour) as devices:
         print("ready", flush=True)
         await ended.wait()
         print(msgspec.json.encode(devices.counts).decode())
@@ -93,8 +93,8 @@ def main() -> None:
     parser.add_argument("--spread", type=float, default=0.0, help="how far that varies (sigma, log-normal)")
     parser.add_argument("--silent", type=float, default=0.0, help="share of the devices that never answer")
     asked = parser.parse_args()
-    conduct = Conduct(latency_s=asked.latency_ms / 1000, spread=asked.spread, silent=asked.silent)
-    asyncio.run(simulate(asked.url, asked.count, conduct))
+    behaviour = Behaviour(latency_s=asked.latency_ms / 1000, spread=asked.spread, silent=asked.silent)
+    asyncio.run(simulate(asked.url, asked.count, behaviour))
 
 
 if __name__ == "__main__":

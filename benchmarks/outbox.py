@@ -61,7 +61,7 @@ async def rate(kind: str, server: MosquittoServer, devices: int, seconds: float,
     ):
         await asyncio.sleep(WARM_S)
         closed = await running.rate(seconds)
-        if await running.store.waiting("faces", 1) == 0:
+        if await running.store.count_waiting("faces", 1) == 0:
             raise RuntimeError("the commands ran out; give each device more of them")
         return closed
 

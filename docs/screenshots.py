@@ -117,14 +117,14 @@ import sys
 import sqlalchemy
 from house import doors
 
-from holdfast.devices.fleet import Conduct, Fleet
+from holdfast.devices.fleet import Behaviour, Fleet
 
 NAMES = [f"{floor}-{side}" for floor in ("cellar", "ground", "first") for side in ("north", "south")]
 
 
 async def main(broker, seconds):
     office = sqlalchemy.create_engine("sqlite:///office.db")
-    async with Fleet(broker, NAMES, conduct=Conduct(latency_s=0.5, heartbeat_s=5.0)):
+    async with Fleet(broker, NAMES, behaviour=Behaviour(latency_s=0.5, heartbeat_s=5.0)):
         with office.begin() as db:
             doors.add_rollout(db, "keys of November", [*NAMES, "roof"], {"keys": 17})
             doors.add(db, device="roof", command={"do": "unlock"})

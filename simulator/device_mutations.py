@@ -37,7 +37,7 @@ class DeviceMutation(NamedTuple):
 
 
 take_turn, judge = device_turn.take_turn, device_queue.judge
-heads, first, arrivals = MemoryRows.heads, MemoryRows.first, MemoryRows.arrivals
+heads, first, arrivals = MemoryRows.heads, MemoryRows.next_commands, MemoryRows.arrivals
 report = MemoryOutbox.report
 identities = itertools.count()
 
@@ -123,7 +123,7 @@ RULES: dict[str, DeviceMutation] = {
         "a device that is waited for gets nothing new", MemoryRows, "heads", _heads_in_wait
     ),
     "device-order": DeviceMutation(
-        "a device's commands go in their order", MemoryRows, "first", _newest_first
+        "a device's commands go in their order", MemoryRows, "next_commands", _newest_first
     ),
     "device-arrival": DeviceMutation(
         "an addition reaches its head",
@@ -153,7 +153,7 @@ RULES: dict[str, DeviceMutation] = {
         lambda head: False,
     ),
     "device-cancel": DeviceMutation(
-        "what is taken back isn't sent", MemoryRows, "meant", lambda self, cancels, limit: []
+        "what is taken back isn't sent", MemoryRows, "matching_cancels", lambda self, cancels, limit: []
     ),
     "device-pause": DeviceMutation(
         "nothing goes to a device that is paused", device_queue, "judge", _judge_as_resumed
@@ -190,7 +190,7 @@ RULES: dict[str, DeviceMutation] = {
     "device-fresh": DeviceMutation(
         "tries of an earlier owner are given their time",
         MemoryRows,
-        "put_off",
+        "postpone",
         lambda self, shards, until: None,
         seeds=1500,
     ),
@@ -206,7 +206,7 @@ RULES: dict[str, DeviceMutation] = {
     "device-business-clock": DeviceMutation(
         "times follow the database's clock, whatever the business's says",
         memory_outbox,
-        "timed",
+        "on_store_clock",
         lambda command, now: command,
     ),
     "device-in-flight": DeviceMutation(

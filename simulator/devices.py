@@ -39,7 +39,7 @@ from holdfast.devices.rules.group_rate import BURST_S, LATE_S
 from holdfast.devices.rules.presence import PresenceRules
 from holdfast.devices.services.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
 from holdfast.devices.services.memory.outbox import MemoryOutbox, Tables
-from holdfast.devices.services.memory.terminal import Conduct
+from holdfast.devices.services.memory.terminal import Behaviour
 from holdfast.devices.work import DeviceWork
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
@@ -95,7 +95,7 @@ class PlannedCommand(msgspec.Struct, frozen=True):
     rolls_back: bool
 
 
-class PlannedOperation(msgspec.Struct, frozen=True):
+class OperatorRequest(msgspec.Struct, frozen=True):
     """What an operator does at ``at_s``: ``retry`` something that failed or expired, take back (``cancel``)
     what waits for a device, or ``pause`` it for ``for_s``; all devices if that is empty."""
 
@@ -109,7 +109,7 @@ class DevicesScenario(WorldSetting, frozen=True, kw_only=True):
     """Everything that a seed decides in advance."""
 
     shards: int
-    conduct: Conduct
+    behaviour: Behaviour
     in_flight_max: int
     rate: float | None
     group_rate: float | None
@@ -119,7 +119,7 @@ class DevicesScenario(WorldSetting, frozen=True, kw_only=True):
     """Devices that were never there."""
     heartbeats: bool
     callback_fails: float
-    wishes: tuple[PlannedOperation, ...]
+    requests: tuple[OperatorRequest, ...]
 
 
 def make(seed: int) -> DevicesScenario:
@@ -130,7 +130,7 @@ def make(seed: int) -> DevicesScenario:
     trouble = random.choice((0.0, 0.02, 0.1))
     odd = random.choice((0.0, 0.05, 0.2))
     heartbeats = random.random() < 0.5
-    conduct = Conduct(
+    behaviour = Behaviour(
         latency_s=random.choice((0.01, 0.2, 1.0, SLOW_S)),
         spread=random.choice((0.0, 0.5)),
         loss=random.random() * odd,
@@ -174,7 +174,7 @@ def make(seed: int) -> DevicesScenario:
             expires=random.random() < 0.1,
             rolls_back=random.random() < 0.1,
         )
-        for number in range(random.randint(5, 60 if conduct.latency_s < SLOW_S else 15))
+        for number in range(random.randint(5, 60 if behaviour.latency_s < SLOW_S else 15))
     ]
     return DevicesScenario(
         seed=seed,
@@ -188,7 +188,7 @@ def make(seed: int) -> DevicesScenario:
         drift=random.choice((0.0, 0.0, 0.004)),
         faults=tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.kind, fault.node))),
         shards=random.choice((1, 2, 4)),
-        conduct=conduct,
+        behaviour=behaviour,
         in_flight_max=random.choice((1, 3, 100)),
         rate=random.choice((None, None, 3.0)),
         group_rate=random.choice((None, None, 2.0, 6.0)),
@@ -196,7 +196,7 @@ def make(seed: int) -> DevicesScenario:
         absent=absent,
         heartbeats=heartbeats,
         callback_fails=random.choice((0.0, 0.0, 0.3)),
-        wishes=_wishes(random, [*devices, ""]) if random.random() < 0.5 else (),
+        requests=_requests(random, [*devices, ""]) if random.random() < 0.5 else (),
     )
 
 
@@ -229,9 +229,9 @@ def _apart_in_time(seed: int, faults: list[Fault]) -> list[Fault]:
     return [msgspec.structs.replace(fault, kind=random.choice(kinds)) for fault in faults]
 
 
-def _wishes(random: Random, devices: Sequence[str]) -> tuple[PlannedOperation, ...]:
-    wishes = [
-        PlannedOperation(
+def _requests(random: Random, devices: Sequence[str]) -> tuple[OperatorRequest, ...]:
+    requests = [
+        OperatorRequest(
             at_s=random.random() * TROUBLE_S,
             kind=random.choice(("retry", "retry", "retry", "cancel", "pause")),
             device=random.choice(devices),
@@ -239,7 +239,7 @@ def _wishes(random: Random, devices: Sequence[str]) -> tuple[PlannedOperation, .
         )
         for _ in range(random.randint(1, 12))
     ]
-    return tuple(sorted(wishes, key=lambda wish: (wish.at_s, wish.kind, wish.device)))
+    return tuple(sorted(requests, key=lambda request: (request.at_s, request.kind, request.device)))
 
 
 class Arrived(msgspec.Struct, frozen=True):
@@ -343,7 +343,7 @@ class DeviceWorld(Stage):
         self.store = CheckedOutbox(HostClock(self, self.clock), scenario.in_flight_max)
         self.broker = SimBroker(self.clock, delay_s=0.005)
         devices = sorted({planned.device for planned in scenario.planned} - set(scenario.absent))
-        self.fleet = MemoryFleet(self.broker, devices, scenario.conduct, f"{scenario.seed}", self._work)
+        self.fleet = MemoryFleet(self.broker, devices, scenario.behaviour, f"{scenario.seed}", self._work)
         self.committed: dict[int, PlannedCommand] = {}
         self.arrived: list[Arrived] = []
         self.answered: dict[str, float] = {}
@@ -405,8 +405,8 @@ class DeviceWorld(Stage):
         self.fleet.start()
         for device in self.scenario.absent:
             self.broker.listen(device, lambda command, payload: None)
-        for wish in self.scenario.wishes:
-            self.spawn(self._wish(wish))
+        for request in self.scenario.requests:
+            self.spawn(self._operate(request))
         for planned in self.scenario.planned:
             await asyncio.sleep(max(0.0, planned.at_s - asyncio.get_running_loop().time()))
             self._add(planned)
@@ -428,18 +428,18 @@ class DeviceWorld(Stage):
             return
         self.committed[command] = planned
 
-    async def _wish(self, wish: PlannedOperation) -> None:
+    async def _operate(self, request: OperatorRequest) -> None:
         """What an operator wants."""
-        await asyncio.sleep(wish.at_s)
-        if wish.kind == "retry":
+        await asyncio.sleep(request.at_s)
+        if request.kind == "retry":
             ended = (CommandState.FAILED, CommandState.EXPIRED)
-            for entry in await self.store.commands(OUTBOX, limit=10_000, device=wish.device):
+            for entry in await self.store.commands(OUTBOX, limit=10_000, device=request.device):
                 if entry.state in ended and await self.store.retry(entry.id):
                     self.ended[entry.id] += 1
                     self.retried_at[entry.id] = self.clock.monotonic()
                     self.counts["retried"] += 1
-        elif wish.kind == "cancel":
-            device = wish.device or "d0"
+        elif request.kind == "cancel":
+            device = request.device or "d0"
             waiting = await self.store.commands(
                 OUTBOX, limit=10_000, device=device, state=CommandState.SCHEDULED
             )
@@ -448,9 +448,9 @@ class DeviceWorld(Stage):
             self.taken_back += [(entry, self.ended[entry.id]) for entry in waiting]
         else:
             self.counts["paused"] += 1
-            await self.store.pause(OUTBOX, wish.device)
-            await asyncio.sleep(wish.for_s)
-            await self.store.resume(OUTBOX, wish.device)
+            await self.store.pause(OUTBOX, request.device)
+            await asyncio.sleep(request.for_s)
+            await self.store.resume(OUTBOX, request.device)
 
     def _on_result(self, db: Any, entry: StoredCommand) -> None:
         """What the business notes lives and dies with the transaction."""
@@ -620,9 +620,9 @@ class SimDevices(MemoryDevices):
         spec = self._world.outbox.spec
         return self.identity == spec.identity(shard_of(device, spec.shards))
 
-    def cut_off(self, reason: str, *, taken: bool) -> None:
+    def cut_off(self, reason: str, *, taken_over: bool) -> None:
         self._ends += 1
-        super().cut_off(reason, taken=taken)
+        super().cut_off(reason, taken_over=taken_over)
 
     @property
     def gave_up(self) -> bool:
@@ -632,7 +632,7 @@ class SimDevices(MemoryDevices):
     def give_up(self) -> None:
         """Nothing has come for too long."""
         if self._up:
-            self.cut_off("the broker doesn't answer", taken=False)
+            self.cut_off("the broker doesn't answer", taken_over=False)
 
 
 class BrokerConnections:
@@ -683,7 +683,7 @@ class BrokerConnections:
         for devices in self._opened:
             if self.flowing.is_set():
                 self._world.broker.disconnect(devices)
-            devices.cut_off("its process is gone", taken=True)
+            devices.cut_off("its process is gone", taken_over=True)
 
 
 def check(world: DeviceWorld, unfinished: str) -> list[str]:

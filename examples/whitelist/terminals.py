@@ -9,7 +9,7 @@ import msgspec
 from examples.whitelist.app import Order
 from holdfast import devices
 
-CONDUCT = devices.Conduct(
+BEHAVIOUR = devices.Behaviour(
     latency_s=0.03,
     spread=0.5,
     loss=0.05,
@@ -37,7 +37,7 @@ class Terminals:
     def __init__(self, names: Sequence[str], broker: str, seed: str) -> None:
         self.people: dict[str, dict[str, str]] = {name: {} for name in names}
         self.fleet = devices.Fleet(
-            broker, names, conduct=CONDUCT, seed=seed, work=self._work, dialect=None, name="terminals"
+            broker, names, behaviour=BEHAVIOUR, seed=seed, work=self._work, dialect=None, name="terminals"
         )
 
     def _work(self, device: str, command: str, payload: bytes) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.config.settings import Config
 from holdfast.devices.adapters import open_outbox
-from holdfast.devices.ports.outbox import Adding, OutboxStore
+from holdfast.devices.ports.outbox import OutboxStore, WriterSettings
 from holdfast.wiring.services import Services
 from tests.console.chromium import chromium
 
@@ -28,6 +28,6 @@ async def services(tmp_path: Path) -> AsyncIterator[Services]:
 async def store(services: Services) -> AsyncIterator[OutboxStore]:
     """The outbox ``doors``, as a node makes it."""
     opened = open_outbox(services)
-    await opened.prepare("doors", 3, Adding(lanes=1, expires_in_s=60.0, max_body=1_000))
+    await opened.prepare("doors", 3, WriterSettings(lanes=1, expires_in_s=60.0, max_body=1_000))
     yield opened
     await opened.close()

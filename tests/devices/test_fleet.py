@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from holdfast.devices.conformance.device import BODY, LIMIT_S, DeviceEvents
-from holdfast.devices.fleet import Conduct, Fleet
+from holdfast.devices.fleet import Behaviour, Fleet
 from holdfast.devices.fleet.mqtt import Connection, varint
 from holdfast.devices.ports.device import Command, Connected, DeviceAnswer, Seen
 from holdfast.devices.rules.dialect import Reading
@@ -65,7 +65,7 @@ async def test_a_device_takes_its_time_and_one_command_at_a_time(
 ) -> None:
     events = DeviceEvents(devices)
     await events.until(Connected)
-    async with Fleet(address, NAMES, SystemClock(), conduct=Conduct(latency_s=0.2)) as fleet:
+    async with Fleet(address, NAMES, SystemClock(), behaviour=Behaviour(latency_s=0.2)) as fleet:
         for number in range(3):
             devices.publish(Command("d1", f"1.{number}.1", BODY))
         assert (await events.until(DeviceAnswer)).id == "1.0.1"
@@ -76,7 +76,7 @@ async def test_every_device_of_a_fleet_gives_signs_of_life(
     address: MqttAddress, devices: MqttDevices
 ) -> None:
     events = DeviceEvents(devices)
-    async with Fleet(address, NAMES[:3], SystemClock(), conduct=Conduct(heartbeat_s=0.1)):
+    async with Fleet(address, NAMES[:3], SystemClock(), behaviour=Behaviour(heartbeat_s=0.1)):
         seen: set[str] = set()
         while seen != set(NAMES[:3]):
             seen.add((await events.until(Seen)).device)

@@ -12,7 +12,7 @@ from holdfast import App
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.ports.outbox import NewCommand, Writer
 from holdfast.devices.rules.device_queue import Patience
-from holdfast.devices.rules.dialect import JsonDialect, PlainDialect, Reading, understood
+from holdfast.devices.rules.dialect import JsonDialect, PlainDialect, Reading, read_answer
 from holdfast.devices.rules.presence import PresenceRules
 from holdfast.devices.rules.topics import Topics
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
@@ -284,7 +284,7 @@ def test_a_dialect_that_fails_fails_where_a_command_is_added(db: Notes) -> None:
     with pytest.raises(InvalidMessage, match=r"Failing\.write failed with KeyError"):
         made(dialect=Failing()).add(db, device="d1", command=b"")
     with pytest.raises(InvalidMessage, match=r"Failing\.read failed with ZeroDivisionError"):
-        understood(Failing(), b"\xff")
+        read_answer(Failing(), b"\xff")
 
 
 def test_cancel_needs_to_know_which_commands(db: Notes) -> None:

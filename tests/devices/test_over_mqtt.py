@@ -12,7 +12,7 @@ from sqlalchemy import text
 from holdfast import App
 from holdfast.cluster.lifecycle import Tasks
 from holdfast.devices.dispatcher import Dispatcher
-from holdfast.devices.fleet import Conduct, Fleet
+from holdfast.devices.fleet import Behaviour, Fleet
 from holdfast.devices.rules.device_queue import CommandState, Patience, StoredCommand
 from holdfast.devices.rules.presence import PresenceRules
 from holdfast.devices.services.mqtt.address import parse
@@ -27,7 +27,7 @@ from tests.cluster.fakes import make_host
 DEVICES = [f"door-{number}" for number in range(20)]
 EACH = 10
 LIMIT_S = 120.0
-ODD = Conduct(
+ODD = Behaviour(
     latency_s=0.005, spread=0.5, loss=0.03, answer_loss=0.03, duplicate=0.1, garbage=0.03, foreign=0.03,
     late=0.03, late_s=1.0, crash=0.01, crash_s=0.5, heartbeat_s=0.5,
 )  # fmt: skip
@@ -118,7 +118,7 @@ async def test_every_command_is_done_in_order_whatever_breaks(
             parse(f"{broker.url}?version={version}"),
             DEVICES,
             played.clock,
-            conduct=ODD,
+            behaviour=ODD,
             seed="1",
             work=played.work,
         )

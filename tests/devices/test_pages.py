@@ -158,7 +158,7 @@ async def test_the_status_tells_how_many_commands_wait_and_what_is_paused(
     members = [Member(name, f"node-{name}", "http://n", load=Load(offers=("doors",))) for name in ("a", "b")]
     table = await DevicesOperator().status(services, members, [Claim(f"{LABEL}doors/0", "a", 1)])
     assert table.columns == ["outbox", "node", "shards", "commands waiting", "paused"]
-    waiting = str(await store.waiting("doors", 100))
+    waiting = str(await store.count_waiting("doors", 100))
     assert table.rows == [["doors", "node-a", 1, waiting, ""], ["doors", "node-b", 0, waiting, ""]]
     assert int(waiting) > 1
     await store.pause("doors", "d1")

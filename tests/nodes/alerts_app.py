@@ -9,7 +9,7 @@ from holdfast import App, Context, Job
 from holdfast.devices.rules.device_queue import Patience
 from holdfast.devices.rules.presence import PresenceRules
 
-NOBODY = "http://127.0.0.1:9/hook"
+NO_RECEIVER = "http://127.0.0.1:9/hook"
 """A webhook that nobody serves."""
 
 working = App("working")
@@ -40,7 +40,7 @@ def returning(message: dict[str, Any], context: Context) -> Any:
 
 @working.stream("telling")
 def telling(message: dict[str, Any], context: Context) -> None:
-    context.send(NOBODY, message)
+    context.send(NO_RECEIVER, message)
 
 
 @working.stream("dying")

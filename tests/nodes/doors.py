@@ -88,7 +88,7 @@ class Doors:
         self.set_at: list[float] = []
         self._version = version
         self._seed = seed
-        self._conduct = "calm" if calm else "odd"
+        self._behaviour = "calm" if calm else "odd"
         self._shards = shards
         self._settings = {"ttl_s": 3.0, "lock_timeout_s": 0.5} | settings
         self._outbox = App("office").outbox(OUTBOX, shards=shards, expires_in_s=None)
@@ -163,7 +163,7 @@ class Doors:
     def start_terminals(self) -> None:
         """Switch all terminals on, again."""
         url = f"{self.broker.url}?version={self._version}"
-        command = (url, str(self._notes), str(len(self.devices)), str(self._seed), self._conduct)
+        command = (url, str(self._notes), str(len(self.devices)), str(self._seed), self._behaviour)
         self.terminals = Process("terminals", self.place, command, {}, module="terminals")
         self._started.append(self.terminals)
 

@@ -1,6 +1,6 @@
 """Terminals in a process of their own, which note all that they hear and say.
 
-Arguments: the broker's URL, the file of notes, how many there are, a seed, their conduct. Each note is a
+Arguments: the broker's URL, the file of notes, how many there are, a seed, their behaviour. Each note is a
 line: ``heard`` or ``said``, when (on the host's monotonic clock), the device, the command's id; or ``slow``,
 when, and since when this process had no time to listen.
 """
@@ -13,17 +13,17 @@ import sys
 from pathlib import Path
 
 from holdfast.devices import JsonDialect
-from holdfast.devices.fleet import Conduct, Fleet
-from holdfast.devices.services.memory.terminal import Saying, Terminal
+from holdfast.devices.fleet import Behaviour, Fleet
+from holdfast.devices.services.memory.terminal import ScheduledAnswer, Terminal
 from holdfast.devices.services.mqtt.address import parse
 from holdfast.errors import InvalidMessage
 from holdfast.system.clock import SystemClock
 
-CONDUCTS = {
-    "calm": Conduct(
+BEHAVIOURS = {
+    "calm": Behaviour(
         latency_s=0.02, spread=0.5, answer_loss=0.01, duplicate=0.05, late=0.01, late_s=0.3, heartbeat_s=0.5,
     ),
-    "odd": Conduct(
+    "odd": Behaviour(
         latency_s=0.02, spread=0.8, loss=0.02, answer_loss=0.02, duplicate=0.05, garbage=0.02, foreign=0.02,
         late=0.03, late_s=1.5, crash=0.005, crash_s=1.0, heartbeat_s=0.5,
     ),
@@ -54,19 +54,19 @@ def take_notes(terminal: Terminal, notes: Notes, correlated: bool) -> None:
     """Have a terminal note what it hears and says. ``correlated``: its answers name their commands."""
     hear, said, dialect, clock = terminal.hear, terminal.said, JsonDialect(), SystemClock()
 
-    def noted_hear(command: str, payload: bytes, now: float) -> list[Saying]:
+    def noted_hear(command: str, payload: bytes, now: float) -> list[ScheduledAnswer]:
         notes.note("heard", terminal.device, dialect.read(payload).id)
         return hear(command, payload, now)
 
-    def noted_said(saying: Saying) -> None:
-        named = saying.id if correlated else ""
+    def noted_said(answer: ScheduledAnswer) -> None:
+        named = answer.id if correlated else ""
         try:
-            named = named or dialect.read(saying.payload).id
+            named = named or dialect.read(answer.payload).id
         except InvalidMessage:
             named = "-"
         if not terminal.away(clock.monotonic()):  # else it is silent
             notes.note("said", terminal.device, named)
-        said(saying)
+        said(answer)
 
     terminal.hear, terminal.said = noted_hear, noted_said  # type: ignore[method-assign]
 
@@ -83,11 +83,11 @@ async def listen(notes: Notes) -> None:
         before = now
 
 
-async def main(url: str, file: str, count: str, seed: str, conduct: str) -> None:
+async def main(url: str, file: str, count: str, seed: str, behaviour: str) -> None:
     """Listen until killed."""
     notes = Notes(Path(file))
     address = parse(url)
-    fleet = Fleet(address, names(int(count)), SystemClock(), conduct=CONDUCTS[conduct], seed=seed)
+    fleet = Fleet(address, names(int(count)), SystemClock(), behaviour=BEHAVIOURS[behaviour], seed=seed)
     for terminal in fleet.terminals.values():
         take_notes(terminal, notes, correlated=address.version == "5")
     async with fleet:

@@ -75,12 +75,12 @@ def test_the_end_of_every_command_is_reported(seed: int) -> None:
 
 
 def test_to_forget_before_it_is_told_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    briefs = MemoryOutbox.briefs
+    briefs = MemoryOutbox.pending_briefs
 
     async def forget_first(self: MemoryOutbox, *asked: Any) -> Sequence[StoredCommand]:
         closed = await briefs(self, *asked)
-        await self.briefed(OUTBOX, closed)
+        await self.confirm_briefs(OUTBOX, closed)
         return closed
 
-    monkeypatch.setattr(MemoryOutbox, "briefs", forget_first)
+    monkeypatch.setattr(MemoryOutbox, "pending_briefs", forget_first)
     assert any(simulate(seed, kind=KIND).wrong for seed in SEEDS)

@@ -9,7 +9,7 @@ from holdfast.extend import exports
 
 if TYPE_CHECKING:
     from holdfast.devices.adapters import open_outbox
-    from holdfast.devices.fleet import Conduct, Fleet
+    from holdfast.devices.fleet import Behaviour, Fleet
     from holdfast.devices.outbox import Outbox
     from holdfast.devices.ports.broker import BrokerService
     from holdfast.devices.ports.device import Connect
@@ -27,7 +27,7 @@ else:  # Whoever imports a module below waits for none of these.
             "CommandFields": "holdfast.devices.spec",
             "CommandOptions": "holdfast.devices.spec",
             "CommandState": "holdfast.devices.rules.device_queue",
-            "Conduct": "holdfast.devices.fleet",
+            "Behaviour": "holdfast.devices.fleet",
             "Connect": "holdfast.devices.ports.device",
             "Dialect": "holdfast.devices.rules.dialect",
             "Fleet": "holdfast.devices.fleet",
@@ -47,11 +47,11 @@ else:  # Whoever imports a module below waits for none of these.
     )
 
 __all__ = [
+    "Behaviour",
     "BrokerService",
     "CommandFields",
     "CommandOptions",
     "CommandState",
-    "Conduct",
     "Connect",
     "Dialect",
     "Fleet",

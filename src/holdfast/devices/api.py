@@ -18,8 +18,8 @@ from holdfast.devices.outboxes import (
     PAUSE_ACTION,
     RESUME_ACTION,
     RETRY_ACTION,
-    Chosen,
     CommandRecord,
+    DeviceFilter,
     Outboxes,
     OutboxView,
     command_record,
@@ -126,7 +126,7 @@ class DevicesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The parameters that choose devices."""
 
     chosen: Annotated[
-        Chosen,
+        DeviceFilter,
         Meta(description="`away`: paused, away, stale or never seen. `stuck`: commands are held up."),
     ] = "all"
     stale_after_s: Annotated[float, Meta(gt=0, description="Silent for so long is stale.")] = STALE_S
@@ -304,7 +304,7 @@ class DeviceOperations:
     async def _add(self, call: Call[NoFields, CommandsToAdd]) -> AddedCommands:
         store = self._outboxes.store
         name = await self._outboxes.check(call.path["outbox"])
-        adding = await store.adding(name)
+        adding = await store.writer_settings(name)
         if adding is None:
             raise OperationRefused(f"no node has said how commands are added to outbox {name!r}; start one")
         # Only the app knows how ids travel in payloads: its node tells of a command that can't hold one.
@@ -328,9 +328,9 @@ class DeviceOperations:
         return AddedCommands(ids)
 
     async def _cancel_all(self, call: Call[NoFields, CommandsOf]) -> CancelledCommands:
-        wish = call.body
+        request = call.body
         count = await self._outboxes.cancel_all(
-            call.path["outbox"], device=wish.device, supersede_key=wish.supersede_key
+            call.path["outbox"], device=request.device, supersede_key=request.supersede_key
         )
         call.outcome = f"{count} commands"
         return CancelledCommands(count)

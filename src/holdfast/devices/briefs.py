@@ -71,11 +71,11 @@ class Briefs:
             self._wake.clear()
             try:
                 while shards := [*self._shards]:
-                    closed = await self._store.briefs(self._outbox, shards, BATCH)
+                    closed = await self._store.pending_briefs(self._outbox, shards, BATCH)
                     if not closed:
                         break
                     await self._tell(closed)
-                    await self._store.briefed(self._outbox, closed)
+                    await self._store.confirm_briefs(self._outbox, closed)
                     self.told += len(closed)
                 failures = 0
             except HoldfastError as error:

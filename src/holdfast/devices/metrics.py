@@ -24,7 +24,7 @@ COUNTERS: dict[str, Number] = {
     ),
     "strays": (
         "Answers that fitted no command that was out; they changed nothing.",
-        lambda work: work.dispatcher.counts.strays,
+        lambda work: work.dispatcher.counts.unmatched,
     ),
     "late": (
         "Answers to a try that another had followed: patience is shorter than answers take.",
@@ -32,7 +32,7 @@ COUNTERS: dict[str, Number] = {
     ),
     "strangers": (
         "Heartbeats and answers of devices that never had a command; nothing is kept of them.",
-        lambda work: work.dispatcher.counts.strangers,
+        lambda work: work.dispatcher.counts.unknown_devices,
     ),
     "briefs": (
         "Ends of commands that were told on the queue of briefs.",

@@ -142,7 +142,7 @@ async def _ask_database(services: Services, outboxes: list[OutboxStatus]) -> Non
     store = shared_outbox(services)
     try:
         for each in outboxes:
-            each.waiting = await store.waiting(each.outbox, WAITING_MAX)
+            each.waiting = await store.count_waiting(each.outbox, WAITING_MAX)
             paused = dict(await store.paused(each.outbox))
             if "" in paused:
                 each.paused = "all"

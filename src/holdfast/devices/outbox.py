@@ -14,9 +14,9 @@ from msgspec import Meta
 
 from holdfast.devices.ports.outbox import NewCommand, OnResult, Writer
 from holdfast.devices.rules.device_queue import NUMBER_MAX, Correlation, StoredCommand, shard_of
-from holdfast.devices.rules.dialect import written
+from holdfast.devices.rules.dialect import write_id
 from holdfast.devices.rules.topics import check_device
-from holdfast.devices.spec import CommandFields, CommandOptions, NextPage, OutboxSpec, Page, Refused, Source
+from holdfast.devices.spec import CommandFields, CommandOptions, NextPage, OnRefused, OutboxSpec, Page, Source
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.extend.tools import SECONDS_MAX, Fraction, Int32, Positive, check_setting, encode_json, fault
 from holdfast.extend.tracing import sending, valid_traceparent
@@ -329,7 +329,7 @@ class Outbox:
         if rollout is not None and (text := fault(rollout, CommandId)):
             raise InvalidMessage(f"rollout {text}", "rollout")
         body = _body(command)
-        size = len(written(spec.dialect, body, LONGEST_ID))
+        size = len(write_id(spec.dialect, body, LONGEST_ID))
         if size > spec.max_body:
             raise TooLarge(
                 f"a command of {size} bytes, its id included, is over max_body of outbox {spec.name!r},"
@@ -390,7 +390,7 @@ class Outbox:
         low: int = 1_000,
         high: int = 10_000,
         pause_s: float = 10.0,
-        refused: Refused | None = None,
+        refused: OnRefused | None = None,
     ) -> Callable[[NextPage], NextPage]:
         """Decorate an asynchronous function that fetches pages of commands: ``await next_page(cursor)`` gives
         a :class:`holdfast.devices.spec.Page`. Called on one node whenever fewer than ``low`` commands wait,

@@ -14,7 +14,7 @@ from holdfast.devices.outboxes import (
     PAUSE_ACTION,
     RESUME_ACTION,
     RETRY_ACTION,
-    Chosen,
+    DeviceFilter,
     Outboxes,
     number_in,
     rollout_state,
@@ -35,7 +35,7 @@ DOING = {
 }
 """What a device's lanes do, in words."""
 
-CHOICES: Sequence[Chosen] = get_args(Chosen)
+CHOICES: Sequence[DeviceFilter] = get_args(DeviceFilter)
 
 Form = Mapping[str, Any]
 Work = Callable[[Outboxes, str, Form], Awaitable[str]]
@@ -77,7 +77,7 @@ class DevicePages:
             **{"view": None, "devices": [], "later": "", "rollouts": []} | found,
         )
 
-    async def _found(self, outboxes: Outboxes, name: str, chosen: Chosen, after: str) -> dict[str, Any]:
+    async def _found(self, outboxes: Outboxes, name: str, chosen: DeviceFilter, after: str) -> dict[str, Any]:
         view = await outboxes.view(name)
         found = await outboxes.devices(
             name, chosen=chosen, after=after, limit=DEVICES_SHOWN, look_at=LOOKED_AT

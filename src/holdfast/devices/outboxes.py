@@ -11,7 +11,7 @@ import msgspec
 from holdfast.devices.rules.device_queue import NUMBER_MAX, CommandState, StoredCommand
 from holdfast.devices.rules.device_turn import Rollout
 from holdfast.devices.rules.topics import check_device
-from holdfast.devices.standing import STALE_S, DeviceRecord, DeviceStanding, device_record
+from holdfast.devices.standing import STALE_S, DeviceRecord, Reachability, device_record
 from holdfast.errors import InvalidMessage, NotKnown, OperationRefused
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ ROLLOUTS_MAX = 1000
 DIGITS_MAX = 19
 READ_AT_ONCE = 500
 
-Chosen = Literal["all", "away", "stuck"]
+DeviceFilter = Literal["all", "away", "stuck"]
 """Which devices are asked for: all; those that are paused, away, stale or were never seen; or those whose
 commands are held up: not sent, or not answered."""
 
@@ -71,7 +71,7 @@ class OutboxView(msgspec.Struct):
     paused_devices: dict[str, float]
 
 
-class FoundDevices(NamedTuple):
+class DevicePage(NamedTuple):
     """Devices in order. ``next`` is the name to go on after; empty if these are the last."""
 
     devices: list[DeviceRecord]
@@ -181,12 +181,12 @@ class Outboxes:
         self,
         outbox: str,
         *,
-        chosen: Chosen = "all",
+        chosen: DeviceFilter = "all",
         after: str = "",
         limit: int = 100,
         look_at: int | None = None,
         stale_after_s: float = STALE_S,
-    ) -> FoundDevices:
+    ) -> DevicePage:
         """Return up to ``limit`` of the chosen devices after this one, of up to ``look_at`` that are looked
         at for it."""
         paused = "" in await self.store.paused(await self.check(outbox))
@@ -202,11 +202,11 @@ class Outboxes:
                 if _is_chosen(record, chosen):
                     found.append(record)
                     if len(found) == limit:
-                        return FoundDevices(found, after)
+                        return DevicePage(found, after)
             looked_at += len(page)
             if len(page) < at_once:
-                return FoundDevices(found, "")
-        return FoundDevices(found, after)
+                return DevicePage(found, "")
+        return DevicePage(found, after)
 
 
 def command_record(command: StoredCommand) -> CommandRecord:
@@ -226,12 +226,12 @@ def rollout_state(rollout: Rollout) -> str:
     return "aborted" if rollout.aborted else "done" if rollout.over else "running"
 
 
-def _is_chosen(record: DeviceRecord, chosen: Chosen) -> bool:
+def _is_chosen(record: DeviceRecord, chosen: DeviceFilter) -> bool:
     match chosen:
         case "all":
             return True
         case "away":
-            return record.standing is not DeviceStanding.THERE
+            return record.standing is not Reachability.THERE
         case "stuck":
             return bool(record.stuck)
 

@@ -25,9 +25,9 @@ async def fill(
     name, backoff, failures = outbox.spec.name, Backoff(1.0, 60.0), 0
     while True:
         try:
-            if await store.waiting(name, source.low) < source.low:
+            if await store.count_waiting(name, source.low) < source.low:
                 more = True
-                while more and await store.waiting(name, source.high) < source.high:
+                while more and await store.count_waiting(name, source.high) < source.high:
                     page = await await_user_code(source.next_page, await store.cursor(name, source.name))
                     commands = _added(outbox, source, page, log)
                     await store.fill(name, 0, epoch, source.name, page.cursor, commands)

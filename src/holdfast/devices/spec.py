@@ -57,7 +57,7 @@ NextPage = Callable[[str | None], Awaitable[Page]]
 """Given the cursor of the last page, or None at the beginning."""
 
 
-Refused = Callable[[CommandFields, Exception], None]
+OnRefused = Callable[[CommandFields, Exception], None]
 """Given what a page has for a command and why that can't be added."""
 
 
@@ -70,7 +70,7 @@ class Source(msgspec.Struct, frozen=True):
     low: Count
     high: Count
     pause_s: Seconds
-    refused: Refused | None = None
+    refused: OnRefused | None = None
 
     def __post_init__(self) -> None:
         check_settings(f"source {self.name!r}", self)

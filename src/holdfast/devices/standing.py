@@ -13,7 +13,7 @@ STALE_S = 120.0
 """For how long a device may be silent before it counts as stale, unless told."""
 
 
-class DeviceStanding(enum.StrEnum):
+class Reachability(enum.StrEnum):
     """The reachability of a device, as far as anybody knows."""
 
     THERE = "there"
@@ -29,7 +29,7 @@ class DeviceRecord(msgspec.Struct):
     answered; it is empty where nothing holds them up. ``seen_at`` is a wall time in seconds."""
 
     device: str
-    standing: DeviceStanding
+    standing: Reachability
     seen_at: float | None
     waiting: int
     doing: list[HeadPhase]
@@ -54,29 +54,29 @@ def device_record(
     )
 
 
-def _standing(status: DeviceStatus, now: float, stale_after_s: float) -> DeviceStanding:
+def _standing(status: DeviceStatus, now: float, stale_after_s: float) -> Reachability:
     if status.paused:
-        return DeviceStanding.PAUSED
+        return Reachability.PAUSED
     if status.away:
-        return DeviceStanding.AWAY
+        return Reachability.AWAY
     if status.seen_at is None:
-        return DeviceStanding.UNSEEN
-    return DeviceStanding.STALE if now - status.seen_at > stale_after_s else DeviceStanding.THERE
+        return Reachability.UNSEEN
+    return Reachability.STALE if now - status.seen_at > stale_after_s else Reachability.THERE
 
 
 def _stuck(
-    status: DeviceStatus, standing: DeviceStanding, doing: list[HeadPhase], now: float, *, all_paused: bool
+    status: DeviceStatus, standing: Reachability, doing: list[HeadPhase], now: float, *, all_paused: bool
 ) -> str:
     silent = "" if status.seen_at is None else f", not heard of for {max(0.0, now - status.seen_at):.0f} s"
     if all_paused:
         return "its outbox is paused"
-    if standing is DeviceStanding.PAUSED:
+    if standing is Reachability.PAUSED:
         return "it is paused"
-    if standing is DeviceStanding.AWAY:
+    if standing is Reachability.AWAY:
         return f"it is away{silent}"
     if not doing:
         return "no node has taken its commands up yet"
     # Nothing is held back from a device that is only silent: what isn't out waits for its time.
-    if standing is not DeviceStanding.THERE and HeadPhase.OUT in doing:
+    if standing is not Reachability.THERE and HeadPhase.OUT in doing:
         return f"sent, and not answered{silent}"
     return ""

@@ -9,7 +9,7 @@ from holdfast.devices.briefs import Briefs
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.ports.device import Connect
-from holdfast.devices.ports.outbox import Adding, OutboxStore
+from holdfast.devices.ports.outbox import OutboxStore, WriterSettings
 from holdfast.devices.shards import Shards
 from holdfast.devices.source import fill
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
@@ -69,7 +69,7 @@ class DeviceWork:
 
     async def prepare(self) -> None:
         spec = self._outbox.spec
-        adding = Adding(spec.lanes, spec.expires_in_s, spec.max_body)
+        adding = WriterSettings(spec.lanes, spec.expires_in_s, spec.max_body)
 
         def failed(error: Exception) -> None:
             if not isinstance(error, Unavailable | OutcomeUnknown):
@@ -122,7 +122,7 @@ class DeviceWork:
         spec = self._outbox.spec
         try:
             before = await self._store.now() - spec.keep_s
-            while await self._store.expire(spec.name, before, EXPIRE_BATCH, archive=spec.archive):
+            while await self._store.delete_closed(spec.name, before, EXPIRE_BATCH, archive=spec.archive):
                 await self._host.clock.sleep(EXPIRE_PAUSE_S)
         except HoldfastError as error:
             self._host.log.warning("could not clean up", outbox=spec.name, error=str(error))

@@ -27,7 +27,7 @@ class Desk:
 def test_a_device_that_never_had_a_command_is_a_stranger() -> None:
     desk = Desk()
     assert [desk.register.seen("invented") for _ in range(3)] == [(False, False)] * 3
-    assert desk.counts.strangers == 3
+    assert desk.counts.unknown_devices == 3
     assert len(desk.log.events("warning")) == 1
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.devices.rules.dialect import JsonDialect, PlainDialect, Reading, check_id, understood, written
+from holdfast.devices.rules.dialect import JsonDialect, PlainDialect, Reading, check_id, read_answer, write_id
 from holdfast.errors import InvalidMessage
 
 DIALECT = JsonDialect()
@@ -81,15 +81,15 @@ class Typed:
 
 
 def test_what_a_dialect_does_is_taken_as_it_is() -> None:
-    assert written(Typed(), b"c", "7") == b"c\x07"
-    assert understood(Typed(), b"a\x07") == Reading("7")
+    assert write_id(Typed(), b"c", "7") == b"c\x07"
+    assert read_answer(Typed(), b"a\x07") == Reading("7")
 
 
 def test_what_a_dialect_refuses_is_told_in_its_own_words() -> None:
     with pytest.raises(InvalidMessage, match=r"^it must begin with c$"):
-        written(Typed(), b"x", "7")
+        write_id(Typed(), b"x", "7")
     with pytest.raises(InvalidMessage, match=r"^it must begin with a$"):
-        understood(Typed(), b"x")
+        read_answer(Typed(), b"x")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_a_dialect_refuses_is_told_in_its_own_words() -> None:
 )
 def test_a_command_that_a_dialect_fails_at_is_invalid(payload: bytes, name: str, kind: str) -> None:
     with pytest.raises(InvalidMessage, match=rf"Typed\.write failed with {kind}; make it raise") as refused:
-        written(Typed(), payload, name)
+        write_id(Typed(), payload, name)
     assert refused.value.field == "payload"
     assert type(refused.value.__cause__).__name__ == kind, "its author is to find the place"
 
@@ -112,15 +112,15 @@ def test_a_dialect_that_would_end_its_process_fails_at_what_it_is_given() -> Non
             raise SystemExit(1)
 
     with pytest.raises(InvalidMessage, match=r"Ending\.write failed with SystemExit"):
-        written(Ending(), b"c", "7")
+        write_id(Ending(), b"c", "7")
     with pytest.raises(InvalidMessage, match=r"Ending\.read failed with SystemExit"):
-        understood(Ending(), b"a")
+        read_answer(Ending(), b"a")
 
 
 @pytest.mark.parametrize("payload", [b"", b"a"])
 def test_an_answer_that_a_dialect_fails_at_is_invalid_and_ends_nothing(payload: bytes) -> None:
     with pytest.raises(InvalidMessage, match=r"Typed\.read failed with IndexError; make it raise") as refused:
-        understood(Typed(), payload)
+        read_answer(Typed(), payload)
     assert refused.value.field == "payload"
     assert isinstance(refused.value.__cause__, IndexError)
 
@@ -142,7 +142,7 @@ class Untyped:
 def test_a_command_for_which_a_dialect_returns_no_bytes_is_invalid(returned: Any) -> None:
     kind = type(returned).__name__
     with pytest.raises(InvalidMessage, match=rf"^Untyped\.write returned {kind}; make it return bytes"):
-        written(Untyped(returned), b"c", "7")
+        write_id(Untyped(returned), b"c", "7")
 
 
 @pytest.mark.parametrize(
@@ -150,4 +150,4 @@ def test_a_command_for_which_a_dialect_returns_no_bytes_is_invalid(returned: Any
 )
 def test_an_answer_for_which_a_dialect_returns_no_reading_is_invalid(returned: Any, kind: str) -> None:
     with pytest.raises(InvalidMessage, match=rf"^Untyped\.read returned {kind}; make it return a Reading"):
-        understood(Untyped(returned), b"a")
+        read_answer(Untyped(returned), b"a")

@@ -69,7 +69,7 @@ def test_silent_tries_can_be_switched_off() -> None:
 def test_a_device_that_nobody_listens_for_is_away_at_once(rules: PresenceRules) -> None:
     presence = Presence(rules)
     presence.seen("a", 0)
-    presence.nobody("a")
+    presence.mark_away("a")
     assert presence.away == {"a"}
     assert presence.seen("a", 2)
     assert not presence.away
@@ -78,9 +78,9 @@ def test_a_device_that_nobody_listens_for_is_away_at_once(rules: PresenceRules) 
 def test_what_was_stored_counts_until_there_is_news() -> None:
     presence = Presence(HEARTBEATS)
     presence.seen("b", 100)
-    presence.was_away("a", 7)
-    presence.was_away("b", 7)
-    presence.was_away("c", None)
+    presence.restore_away("a", 7)
+    presence.restore_away("b", 7)
+    presence.restore_away("c", None)
     assert presence.away == {"a", "c"}
     assert presence.last_seen("a") == 7
     assert presence.last_seen("b") == 100
@@ -98,7 +98,7 @@ def test_whoever_goes_away_is_news_once() -> None:
     assert presence.news() == {"a": 0}
     for _ in range(2):
         presence.settle(100)
-        presence.nobody("a")
+        presence.mark_away("a")
     news = presence.news()
     assert news == {"a": 0, "never seen": None}
     assert presence.news() == {}
@@ -128,7 +128,7 @@ def test_away_is_who_was_silent_for_too_long_or_is_said_to_be(steps: list[tuple[
             presence.expect(device, now)
         elif step == "nobody":
             since[device] = float("-inf")
-            presence.nobody(device)
+            presence.mark_away(device)
         presence.settle(now)
         assert presence.away == {name for name, at in since.items() if now - at > 90}
 
@@ -136,7 +136,7 @@ def test_away_is_who_was_silent_for_too_long_or_is_said_to_be(steps: list[tuple[
 def test_a_command_that_the_broker_did_not_take_says_nothing_of_its_device() -> None:
     presence = Presence(NONE)
     presence.silent("a")
-    presence.not_asked("a")
+    presence.mark_refused("a")
     presence.silent("a")
     assert not presence.away
     presence.silent("a")
@@ -145,7 +145,7 @@ def test_a_command_that_the_broker_did_not_take_says_nothing_of_its_device() -> 
 
 def test_a_sign_of_life_ends_that_a_device_was_not_asked() -> None:
     presence = Presence(NONE)
-    presence.not_asked("a")
+    presence.mark_refused("a")
     presence.seen("a", 0)
     presence.silent("a")
     presence.silent("a")

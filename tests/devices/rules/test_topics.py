@@ -14,13 +14,13 @@ TOPICS = Topics()
 
 def test_a_device_has_topics_of_its_own() -> None:
     assert TOPICS.command_to("2042253") == "dev/face/2042253"
-    assert TOPICS.heard_from("2042253") == ["dev/face/2042253/Ack", "dev/face/2042253/heartbeat"]
-    assert TOPICS.heard_from_all() == ["dev/face/+/Ack", "dev/face/+/heartbeat"]
+    assert TOPICS.topics_of("2042253") == ["dev/face/2042253/Ack", "dev/face/2042253/heartbeat"]
+    assert TOPICS.all_device_filters() == ["dev/face/+/Ack", "dev/face/+/heartbeat"]
 
 
 @given(st.from_regex(DEVICE_ID, fullmatch=True))
 def test_what_a_device_says_is_known_for_its(device: str) -> None:
-    answer, heartbeat = TOPICS.heard_from(device)
+    answer, heartbeat = TOPICS.topics_of(device)
     assert TOPICS.read(answer) == ("answer", device)
     assert TOPICS.read(heartbeat) == ("heartbeat", device)
     assert TOPICS.read(TOPICS.command_to(device)) is None
@@ -55,7 +55,7 @@ def test_an_id_that_makes_no_topic_is_refused_with_the_reason(device: str, reaso
     with pytest.raises(InvalidMessage):
         TOPICS.command_to(device)
     with pytest.raises(InvalidMessage):
-        TOPICS.heard_from(device)
+        TOPICS.topics_of(device)
 
 
 @pytest.mark.parametrize("device", [2042253, None, b"2042253", 7.0])
@@ -92,7 +92,7 @@ def test_the_topics_of_answers_and_commands_must_differ() -> None:
 
 def test_without_a_heartbeat_topic_no_heartbeat_is_heard() -> None:
     quiet = Topics(heartbeat="")
-    assert quiet.heard_from_all() == ["dev/face/+/Ack"]
+    assert quiet.all_device_filters() == ["dev/face/+/Ack"]
     assert quiet.read("dev/face/7/heartbeat") is None
 
 

@@ -14,7 +14,7 @@ from holdfast.devices.outbox import Outbox
 from holdfast.devices.rules.device_queue import CommandState, StoredCommand
 from holdfast.devices.services.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
 from holdfast.devices.services.memory.outbox import MemoryOutbox
-from holdfast.devices.services.memory.terminal import Conduct
+from holdfast.devices.services.memory.terminal import Behaviour
 from holdfast.devices.spec import CommandOptions
 from simulator.loop import SimClock, VirtualLoop
 from tests.cluster.fakes import Log, StandingMembership, make_host
@@ -42,7 +42,7 @@ class Site:
         self.outbox: Outbox
         self.dispatcher: Dispatcher
 
-    async def start(self, devices: int = 0, conduct: Conduct | None = None, **settings: Any) -> None:
+    async def start(self, devices: int = 0, behaviour: Behaviour | None = None, **settings: Any) -> None:
         """Serve an outbox with these settings, and devices ``d0``, ``d1`` and so on."""
         self.outbox = App("office").outbox("doors", **settings)
         self.outbox.wall = self.clock.wall
@@ -54,7 +54,7 @@ class Site:
             self.host,
             on_lost=self.lost.append,
         )
-        fleet = MemoryFleet(self.broker, [f"d{n}" for n in range(devices)], conduct or Conduct(), "seed")
+        fleet = MemoryFleet(self.broker, [f"d{n}" for n in range(devices)], behaviour or Behaviour(), "seed")
         fleet.start()
         for shard in range(self.outbox.spec.shards):
             await self.dispatcher.own(shard, await self.store.open("doors", shard, 0, "site"))

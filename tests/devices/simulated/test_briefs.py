@@ -58,7 +58,7 @@ async def test_the_end_of_every_command_is_reported(site: Site) -> None:
     await site.clock.sleep(60.0)
     assert not queue.messages
     assert briefs.told == 3
-    assert await site.store.briefs("doors", [0], 10) == []
+    assert await site.store.pending_briefs("doors", [0], 10) == []
 
 
 async def test_what_an_earlier_owner_left_is_told_even_if_the_queue_was_away(site: Site) -> None:
@@ -85,7 +85,7 @@ async def test_what_an_earlier_owner_left_is_told_even_if_the_queue_was_away(sit
 async def test_without_a_queue_nothing_is_kept_to_be_told(site: Site) -> None:
     await site.start(1)
     await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
-    assert await site.store.briefs("doors", [0], 10) == []
+    assert await site.store.pending_briefs("doors", [0], 10) == []
 
 
 async def test_an_answer_that_no_brief_has_room_for_is_left_out(site: Site) -> None:

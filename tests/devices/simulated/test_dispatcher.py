@@ -14,7 +14,7 @@ from holdfast.devices.rules.device_queue import CommandState, HeadPhase, Patienc
 from holdfast.devices.rules.device_turn import TurnRequest, TurnResult
 from holdfast.devices.rules.presence import PresenceRules
 from holdfast.devices.services.memory.device import MemoryDevices
-from holdfast.devices.services.memory.terminal import Conduct
+from holdfast.devices.services.memory.terminal import Behaviour
 from holdfast.errors import InvalidMessage, OutcomeUnknown, Unavailable
 from tests.devices.simulated.conftest import Site
 
@@ -23,12 +23,12 @@ NO_PRESENCE = PresenceRules(heartbeats=False, silent_tries=0)
 
 
 async def test_commands_go_one_after_the_other(site: Site) -> None:
-    await site.start(2, Conduct(latency_s=0.1))
+    await site.start(2, Behaviour(latency_s=0.1))
     commands = [await site.add(f"d{n % 2}") for n in range(10)]
     for command in commands:
         await site.until(command, CommandState.ACKNOWLEDGED)
     counts = site.dispatcher.counts
-    assert (counts.sent, counts.closed, counts.repeated, counts.strays) == (10, 10, 0, 0)
+    assert (counts.sent, counts.closed, counts.repeated, counts.unmatched) == (10, 10, 0, 0)
     assert site.dispatcher.in_flight == 0
     assert site.clock.monotonic() < 1.0, "the next follows at once"
 
@@ -220,15 +220,15 @@ async def test_devices_that_somebody_invents_leave_nothing_behind(site: Site) ->
     site.broker.heartbeat("d0")
     await site.clock.sleep(30.0)
     assert [status.device for status in await site.store.devices("doors")] == ["d0"]
-    assert site.dispatcher.counts.strangers == 3000
+    assert site.dispatcher.counts.unknown_devices == 3000
     assert len(site.log.events("warning")) == 1
     assert site.dispatcher.away == 1
     assert site.dispatcher.counts.turns - turns < 40, "they cost no turns"
 
 
 async def test_a_device_that_answers_late_is_waited_for(site: Site) -> None:
-    conduct = Conduct(latency_s=8.0, spread=0.2)
-    await site.start(1, conduct, patience=Patience(retry_s=2.0, retry_max_s=4.0, max_tries=5))
+    behaviour = Behaviour(latency_s=8.0, spread=0.2)
+    await site.start(1, behaviour, patience=Patience(retry_s=2.0, retry_max_s=4.0, max_tries=5))
     for _ in range(5):
         await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     counts = site.dispatcher.counts
@@ -277,7 +277,7 @@ async def test_a_broker_that_confirms_nothing_holds_up_what_isn_t_answered_for_a
 
 
 async def test_the_rate_and_what_is_in_flight_are_limited(site: Site) -> None:
-    await site.start(30, Conduct(latency_s=0.5), rate=20.0, in_flight_max=4)
+    await site.start(30, Behaviour(latency_s=0.5), rate=20.0, in_flight_max=4)
     commands = [await site.add(f"d{n}") for n in range(30)]
     most = 0
     while site.dispatcher.counts.closed < len(commands):
@@ -563,7 +563,7 @@ async def test_a_clock_that_is_set_shifts_what_is_due(site: Site) -> None:
 
 
 async def test_limits_are_divided_as_the_shards_are(site: Site) -> None:
-    await site.start(200, Conduct(latency_s=1.0), shards=4, rate=40.0, in_flight_max=40)
+    await site.start(200, Behaviour(latency_s=1.0), shards=4, rate=40.0, in_flight_max=40)
     for number in (1, 2, 3):
         await site.dispatcher.disown(number)
     for n in range(200):

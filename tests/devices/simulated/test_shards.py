@@ -83,14 +83,14 @@ async def test_what_a_draining_neighbour_gives_up_is_served_before_it_has_left(s
 async def test_a_shard_whose_devices_the_store_did_not_tell_is_tried_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known, failures = site.store.known, [Unavailable("the database is away")] * 3
+    known, failures = site.store.known_devices, [Unavailable("the database is away")] * 3
 
     async def failing(outbox: str, shard: int) -> Any:
         if failures:
             raise failures.pop()
         return await known(outbox, shard)
 
-    monkeypatch.setattr(site.store, "known", failing)
+    monkeypatch.setattr(site.store, "known_devices", failing)
     node = Node(site)
     await node.start()
     await node.until_served(4)

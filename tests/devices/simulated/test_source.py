@@ -60,7 +60,7 @@ async def test_no_more_is_fetched_than_is_needed(site: Site) -> None:
     api = Api(1000)
     await filling(site, api, low=5, high=20)
     await site.clock.sleep(60.0)
-    assert await site.store.waiting("doors", 1000) < 20 + PAGE
+    assert await site.store.count_waiting("doors", 1000) < 20 + PAGE
 
 
 async def test_an_api_that_fails_is_asked_again_from_the_same_place(site: Site) -> None:

@@ -47,13 +47,13 @@ async def test_what_closed_long_ago_goes_a_few_at_a_time(
     fresh = await site.add("d0")
     await site.until(fresh, CommandState.ACKNOWLEDGED)
     calls: list[bool] = []
-    expire = site.store.expire
+    delete_closed = site.store.delete_closed
 
     async def counted(*arguments: Any, **options: Any) -> int:
         calls.append(options["archive"])
-        return await expire(*arguments, **options)
+        return await delete_closed(*arguments, **options)
 
-    site.store.expire = counted  # type: ignore[method-assign]
+    site.store.delete_closed = counted  # type: ignore[method-assign]
     await work.maintain()
     assert calls == [archive] * 4, "two, two, one, and none"
     assert [entry.id for entry in await site.store.commands("doors")] == [fresh]

@@ -179,7 +179,7 @@ class DeviceConformance:
         await bench.listen("7")
         devices, events = await self.start(bench)
         await bench.cut("me")
-        assert not (await events.until(Disconnected)).taken
+        assert not (await events.until(Disconnected)).taken_over
         with pytest.raises(Unavailable):
             devices.publish(Command("7", "1.1.1", BODY))
         await events.until(Connected)
@@ -218,7 +218,7 @@ class DeviceConformance:
         await events.until(Connected)
         owner[0] = "second"
         second, later_ears = await self.start(bench, "shard-1")
-        while not (await events.until(Disconnected)).taken:
+        while not (await events.until(Disconnected)).taken_over:
             pass
         with pytest.raises(Unavailable):
             first.publish(Command("7", "1.1.1", BODY))
@@ -233,7 +233,7 @@ class DeviceConformance:
 
         devices = bench.devices("me", still_ours=no)
         await devices.start()
-        assert (await DeviceEvents(devices).until(Disconnected)).taken
+        assert (await DeviceEvents(devices).until(Disconnected)).taken_over
 
     async def test_who_could_not_ask_whether_devices_are_still_ours_asks_again(
         self, bench: DeviceBench
@@ -266,15 +266,16 @@ class DeviceConformance:
         devices.publish(Command("7", "1.1.1", BODY))
         devices.publish(Command("404", "1.2.1", BODY))
         told = {
-            event.id: event.nobody for event in [await events.until(Accepted), await events.until(Accepted)]
+            event.id: event.no_receiver
+            for event in [await events.until(Accepted), await events.until(Accepted)]
         }
-        assert told == {"1.1.1": False, "1.2.1": devices.tells_nobody}
+        assert told == {"1.1.1": False, "1.2.1": devices.reports_no_receiver}
 
     async def test_closing_ends_the_events_and_refuses_commands(self, bench: DeviceBench) -> None:
         devices, events = await self.start(bench)
         waiting = asyncio.ensure_future(events.until(Disconnected))
         await devices.close()
-        assert not (await waiting).taken
+        assert not (await waiting).taken_over
         async with asyncio.timeout(LIMIT_S):
             while await devices.events():
                 pass

@@ -52,12 +52,12 @@ class AnswersConformance(OutboxFixtures):
             CommandAnswer("d1", Correlation(epoch, command + 1000, tries)),
         ]
         result = await dispatcher.take_turn(answers=strays)
-        assert (result.strays, result.closed) == (strays, [])
+        assert (result.unmatched, result.closed) == (strays, [])
         assert (await self.standing(store, number)).state is CommandState.PUBLISHED
         result = await dispatcher.take_turn(answers=[answer(second), answer(second)])
-        assert (len(result.closed), result.strays) == (1, [answer(second)])
+        assert (len(result.closed), result.unmatched) == (1, [answer(second)])
         result = await dispatcher.take_turn(answers=[answer(second)])
-        assert (result.closed, result.strays) == ([], [answer(second)])
+        assert (result.closed, result.unmatched) == ([], [answer(second)])
         assert len(dispatcher.told) == 1
 
     async def test_an_answer_to_an_earlier_try_counts_and_the_last_one_is_given_its_time(
@@ -70,16 +70,16 @@ class AnswersConformance(OutboxFixtures):
         [second] = await dispatcher.send()
         dispatcher.now += 1
         result = await dispatcher.take_turn(answers=[answer(first, b"late")])
-        assert (result.late, result.strays, result.freed, result.sendings) == (1, [], 0, [])
+        assert (result.late, result.unmatched, result.freed, result.sendings) == (1, [], 0, [])
         entry = await self.standing(store, number)
         assert (entry.state, entry.answer, dispatcher.told) == (CommandState.ACKNOWLEDGED, b"late", [entry])
         result = await dispatcher.take_turn(answers=[answer(first, b"late")])
-        assert (len(result.strays), result.closed, result.sendings) == (1, [], [])
+        assert (len(result.unmatched), result.closed, result.sendings) == (1, [], [])
         result = await dispatcher.take_turn(answers=[answer(second)])
-        assert (result.strays, result.closed, result.freed) == ([], [], 1)
+        assert (result.unmatched, result.closed, result.freed) == ([], [], 1)
         [first] = result.sendings
         assert first.body == b"1"
-        assert len((await dispatcher.take_turn(answers=[answer(second)])).strays) == 1, "it is over"
+        assert len((await dispatcher.take_turn(answers=[answer(second)])).unmatched) == 1, "it is over"
         dispatcher.now = first.due
         [second] = await dispatcher.send()
         result = await dispatcher.take_turn(answers=[answer(first)])

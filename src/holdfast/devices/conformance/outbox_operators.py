@@ -288,10 +288,10 @@ class OperatorsConformance(OutboxFixtures):
         await dispatcher.take_turn(answers=[answer(sending) for sending in sendings[:3]])
         dispatcher.now += 2
         await dispatcher.take_turn(answers=[answer(sendings[3])])
-        assert await store.expire(OUTBOX, NOW, 10) == 0
-        assert await store.expire(OUTBOX, NOW + 1, 2) == 2
-        assert await store.expire(OUTBOX, NOW + 1, 2) == 1
-        assert await store.expire(OUTBOX, NOW + 1, 2) == 0
+        assert await store.delete_closed(OUTBOX, NOW, 10) == 0
+        assert await store.delete_closed(OUTBOX, NOW + 1, 2) == 2
+        assert await store.delete_closed(OUTBOX, NOW + 1, 2) == 1
+        assert await store.delete_closed(OUTBOX, NOW + 1, 2) == 0
         assert await store.counts(OUTBOX) == {CommandState.PUBLISHED: 1, CommandState.ACKNOWLEDGED: 1}
 
     async def test_what_is_archived_is_dropped_too(
@@ -301,9 +301,9 @@ class OperatorsConformance(OutboxFixtures):
             ids = db.add([new(f"d{n}") for n in range(3)])
         sendings = await dispatcher.send()
         await dispatcher.take_turn(answers=[answer(sending) for sending in sendings])
-        assert await store.expire(OUTBOX, NOW + 1, 2, archive=True) == 2
-        assert await store.expire(OUTBOX, NOW + 1, 2, archive=True) == 1
-        assert await store.expire(OUTBOX, NOW + 1, 2, archive=True) == 0
+        assert await store.delete_closed(OUTBOX, NOW + 1, 2, archive=True) == 2
+        assert await store.delete_closed(OUTBOX, NOW + 1, 2, archive=True) == 1
+        assert await store.delete_closed(OUTBOX, NOW + 1, 2, archive=True) == 0
         assert await store.commands(OUTBOX) == []
         with begin() as db:
             [fresh] = db.add([new("d1")])
@@ -316,14 +316,14 @@ class OperatorsConformance(OutboxFixtures):
             db.add([new(f"d{n}", lane=lane) for n in range(4) for lane in range(2)])
         away = {"d1", "d3"}
         await dispatcher.take_turn(seen={"d0": NOW - 5, "d1": NOW - 500, "d3": None, "d9": NOW}, away=away)
-        known = [each for shard in range(SHARDS) for each in await store.known(OUTBOX, shard)]
+        known = [each for shard in range(SHARDS) for each in await store.known_devices(OUTBOX, shard)]
         assert sorted((each.device, each.seen_at, each.away) for each in known) == [
             ("d0", NOW - 5, False),
             ("d1", NOW - 500, True),
             ("d2", None, False),
             ("d3", None, True),
         ]
-        assert all(shard_of(each.device, SHARDS) == 0 for each in await store.known(OUTBOX, 0)), (
+        assert all(shard_of(each.device, SHARDS) == 0 for each in await store.known_devices(OUTBOX, 0)), (
             "each shard has its own"
         )
         await dispatcher.take_turn(seen={"d1": None}, away=away)
@@ -333,8 +333,8 @@ class OperatorsConformance(OutboxFixtures):
     async def test_closing_ends_who_waits_for_arrivals(
         self, dispatcher: ManualDispatcher, store: OutboxStore
     ) -> None:
-        await store.arrived(OUTBOX, 0.01)
-        waiting = asyncio.ensure_future(store.arrived(OUTBOX, 3600))
+        await store.wait_for_arrival(OUTBOX, 0.01)
+        waiting = asyncio.ensure_future(store.wait_for_arrival(OUTBOX, 3600))
         await asyncio.sleep(0)
         await store.close()
         await asyncio.wait_for(waiting, PATIENCE_S)

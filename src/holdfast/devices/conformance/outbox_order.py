@@ -20,7 +20,7 @@ from holdfast.devices.conformance.outbox_bench import (
     bodies,
     new,
 )
-from holdfast.devices.ports.outbox import Adding, NewCommand, OutboxStore
+from holdfast.devices.ports.outbox import NewCommand, OutboxStore, WriterSettings
 from holdfast.devices.rules.device_queue import CommandState, Correlation, shard_of
 
 
@@ -50,7 +50,7 @@ class OrderConformance(OutboxFixtures):
         )
         dispatcher.now += 1
         result = await dispatcher.take_turn(answers=[answer(sending, b"\xffok")])
-        assert (result.sendings, result.strays, result.freed) == ([], [], 1)
+        assert (result.sendings, result.unmatched, result.freed) == ([], [], 1)
         entry = await self.standing(store, number)
         assert (entry.state, entry.answer, entry.closed_at) == (CommandState.ACKNOWLEDGED, b"\xffok", NOW + 1)
         assert result.closed == dispatcher.told == [entry]
@@ -75,13 +75,13 @@ class OrderConformance(OutboxFixtures):
     async def test_a_new_command_wakes_who_waits_for_arrivals(
         self, dispatcher: ManualDispatcher, store: OutboxStore, other_store: OutboxStore, begin: Begin
     ) -> None:
-        await store.arrived(OUTBOX, 0.01)  # whatever came before anybody listened
-        waiting = asyncio.ensure_future(store.arrived(OUTBOX, 3600))
+        await store.wait_for_arrival(OUTBOX, 0.01)  # whatever came before anybody listened
+        waiting = asyncio.ensure_future(store.wait_for_arrival(OUTBOX, 3600))
         await asyncio.sleep(0)
         with begin() as db:
             db.add([new("d1")])
         await asyncio.wait_for(waiting, PATIENCE_S)
-        waiting = asyncio.ensure_future(store.arrived(OUTBOX, 3600))
+        waiting = asyncio.ensure_future(store.wait_for_arrival(OUTBOX, 3600))
         await asyncio.sleep(0)
         await other_store.add([new("d2")])
         await asyncio.wait_for(waiting, PATIENCE_S)
@@ -170,7 +170,7 @@ class OrderConformance(OutboxFixtures):
     async def test_lanes_of_a_device_go_side_by_side(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
-        await store.prepare(OUTBOX, SHARDS, Adding(lanes=2))
+        await store.prepare(OUTBOX, SHARDS, WriterSettings(lanes=2))
         with begin() as db:
             db.add([new("d1", b"%d" % n, lane=n % 2) for n in range(4)])
         sendings = await dispatcher.send()

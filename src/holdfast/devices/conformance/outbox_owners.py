@@ -19,7 +19,7 @@ from holdfast.devices.conformance.outbox_bench import (
     elsewhere,
     new,
 )
-from holdfast.devices.ports.outbox import Adding, OutboxStore
+from holdfast.devices.ports.outbox import OutboxStore, WriterSettings
 from holdfast.devices.rules.device_queue import Correlation, shard_of
 from holdfast.devices.rules.device_turn import Sending, Unsent
 from holdfast.errors import ConfigError, Fenced
@@ -87,7 +87,7 @@ class OwnersConformance(OutboxFixtures):
             db.add([new("d1")])
         [sending] = await dispatcher.send()
         await dispatcher.take_turn(answers=[answer(sending)])
-        assert await store.expire(OUTBOX, dispatcher.now + 1, 10) == 1
+        assert await store.delete_closed(OUTBOX, dispatcher.now + 1, 10) == 1
         result = await dispatcher.take_turn(still_out=[sending])
         assert (result.freed, result.sendings) == (0, [])
         assert await store.next_due(OUTBOX, range(SHARDS)) is None
@@ -186,7 +186,7 @@ class OwnersConformance(OutboxFixtures):
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         """A program may take it for one with other numbers of these."""
-        await store.prepare(OUTBOX, SHARDS, Adding(lanes=2))
+        await store.prepare(OUTBOX, SHARDS, WriterSettings(lanes=2))
         devices = [f"d{n}" for n in range(9)]
         with begin() as db:
             db.add([new(device, lane=7, supersede_key=device) for device in devices])

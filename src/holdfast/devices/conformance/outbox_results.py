@@ -16,7 +16,7 @@ from holdfast.devices.conformance.outbox_bench import (
     answer,
     new,
 )
-from holdfast.devices.ports.outbox import Adding, OutboxStore
+from holdfast.devices.ports.outbox import OutboxStore, WriterSettings
 from holdfast.devices.rules.device_queue import CommandState, StoredCommand
 from holdfast.devices.rules.group_rate import RolloutRates
 from holdfast.errors import Fenced
@@ -28,10 +28,10 @@ class ResultsConformance(OutboxFixtures):
     # --- results
 
     async def test_how_to_add_is_what_it_was_last_made_ready_with(self, store: OutboxStore) -> None:
-        for adding in (Adding(3, 60.0, 1_000), Adding(1, None, 2_000)):
+        for adding in (WriterSettings(3, 60.0, 1_000), WriterSettings(1, None, 2_000)):
             await store.prepare(OUTBOX, SHARDS, adding)
-            assert await store.adding(OUTBOX) == adding
-        assert await store.adding("unheard-of") is None
+            assert await store.writer_settings(OUTBOX) == adding
+        assert await store.writer_settings("unheard-of") is None
         await store.prepare("another", 1)
         assert {"another", OUTBOX} <= {*await store.names()}
         assert await store.names() == sorted(await store.names())
@@ -53,7 +53,7 @@ class ResultsConformance(OutboxFixtures):
         result = await dispatcher.take_turn(answers=[answer(sending) for sending in sendings])
         assert len(result.closed) == 3, "a failing business holds up no device"
         dispatcher.told.clear()
-        assert await store.expire(OUTBOX, NOW + 1e6, 100) == 2, "what isn't told is kept"
+        assert await store.delete_closed(OUTBOX, NOW + 1e6, 100) == 2, "what isn't told is kept"
         await dispatcher.take_turn(sweep=True)
         assert {entry.body for entry in dispatcher.told} == {b"1"}
         failing = False
@@ -61,7 +61,7 @@ class ResultsConformance(OutboxFixtures):
         await dispatcher.take_turn(sweep=True)
         await dispatcher.take_turn(sweep=True)
         assert [entry.body for entry in dispatcher.told] == [b"1"]
-        assert await store.expire(OUTBOX, NOW + 1e6, 100) == 1
+        assert await store.delete_closed(OUTBOX, NOW + 1e6, 100) == 1
 
     async def test_a_business_that_would_end_its_process_is_told_again(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
@@ -231,36 +231,36 @@ class ResultsConformance(OutboxFixtures):
         with begin() as db:
             ids = db.add([new(f"d{n}", b"%d" % n) for n in range(3)])
         sendings = await dispatcher.send(brief=True)
-        assert await store.briefs(OUTBOX, range(SHARDS), 10) == []
+        assert await store.pending_briefs(OUTBOX, range(SHARDS), 10) == []
         sendings.sort(key=lambda sending: sending.device)
         answers = [answer(sending, ok=sending.device != "d0") for sending in sendings[:2]]
         await dispatcher.take_turn(brief=True, answers=answers)
-        due = sorted(await store.briefs(OUTBOX, range(SHARDS), 10), key=lambda entry: entry.id)
+        due = sorted(await store.pending_briefs(OUTBOX, range(SHARDS), 10), key=lambda entry: entry.id)
         assert [(entry.id, entry.state) for entry in due] == [
             (ids[0], CommandState.FAILED),
             (ids[1], CommandState.ACKNOWLEDGED),
         ]
-        assert len(await store.briefs(OUTBOX, range(SHARDS), 1)) == 1
-        by_shard = [await store.briefs(OUTBOX, [shard], 10) for shard in range(SHARDS)]
+        assert len(await store.pending_briefs(OUTBOX, range(SHARDS), 1)) == 1
+        by_shard = [await store.pending_briefs(OUTBOX, [shard], 10) for shard in range(SHARDS)]
         assert [{entry.shard for entry in entries} - {shard} for shard, entries in enumerate(by_shard)] == [
             set()
         ] * SHARDS
         assert not await store.retry(ids[0]), "its end is yet to be told"
-        assert await store.expire(OUTBOX, NOW + 1e6, 10) == 0, "nor is it forgotten"
-        await store.briefed(OUTBOX, due)
-        await store.briefed(OUTBOX, due)
-        assert await store.briefs(OUTBOX, range(SHARDS), 10) == []
+        assert await store.delete_closed(OUTBOX, NOW + 1e6, 10) == 0, "nor is it forgotten"
+        await store.confirm_briefs(OUTBOX, due)
+        await store.confirm_briefs(OUTBOX, due)
+        assert await store.pending_briefs(OUTBOX, range(SHARDS), 10) == []
         assert await store.retry(ids[0])
         dispatcher.now += 1
         [sending] = await dispatcher.send(brief=True)
         await dispatcher.take_turn(brief=True, answers=[answer(sending)])
-        await store.briefed(OUTBOX, due[:1])
-        [again] = await store.briefs(OUTBOX, range(SHARDS), 10)
+        await store.confirm_briefs(OUTBOX, due[:1])
+        [again] = await store.pending_briefs(OUTBOX, range(SHARDS), 10)
         assert (again.id, again.state) == (ids[0], CommandState.ACKNOWLEDGED), (
             "another end than that which was told"
         )
-        await store.briefed(OUTBOX, [again])
-        assert await store.expire(OUTBOX, NOW + 1e6, 10) == 2
+        await store.confirm_briefs(OUTBOX, [again])
+        assert await store.delete_closed(OUTBOX, NOW + 1e6, 10) == 2
 
     async def test_what_operators_cancel_is_told_where_anybody_listens(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
@@ -269,17 +269,17 @@ class ResultsConformance(OutboxFixtures):
             first, second = db.add([new("d1"), new("d2")])
         assert await store.cancel(first)
         await dispatcher.take_turn(brief=True, sweep=True)
-        [due] = await store.briefs(OUTBOX, range(SHARDS), 10)
+        [due] = await store.pending_briefs(OUTBOX, range(SHARDS), 10)
         assert due.id == first
-        await store.briefed(OUTBOX, [due])
+        await store.confirm_briefs(OUTBOX, [due])
         assert not await store.cancel(second), "it is out"
         await dispatcher.take_turn(sweep=True)
         with begin() as db:
             [third] = db.add([new("d1", not_before=NOW + 100)])
         assert await store.cancel(third)
         await dispatcher.take_turn(sweep=True)
-        assert await store.briefs(OUTBOX, range(SHARDS), 10) == []
-        assert await store.expire(OUTBOX, 1e12, 10) == 2
+        assert await store.pending_briefs(OUTBOX, range(SHARDS), 10) == []
+        assert await store.delete_closed(OUTBOX, 1e12, 10) == 2
 
     # --- sources
 
@@ -292,10 +292,10 @@ class ResultsConformance(OutboxFixtures):
         page = [new("d1", b"1", dedupe_key="1"), new("d1", b"2")]
         await store.fill(OUTBOX, shard, epoch, "api", "p2", page)
         assert await store.cursor(OUTBOX, "api") == "p2"
-        assert await store.waiting(OUTBOX, 10) == 2
-        assert await store.waiting(OUTBOX, 1) == 1
+        assert await store.count_waiting(OUTBOX, 10) == 2
+        assert await store.count_waiting(OUTBOX, 1) == 1
         await ManualDispatcher(other_store, "other").open(shard)
         with pytest.raises(Fenced):
             await store.fill(OUTBOX, shard, epoch, "api", "p3", [new("d1", b"3")])
         assert await store.cursor(OUTBOX, "api") == "p2"
-        assert await store.waiting(OUTBOX, 10) == 2
+        assert await store.count_waiting(OUTBOX, 10) == 2

@@ -17,9 +17,9 @@ class DispatcherCounts(msgspec.Struct):
     sent: int = 0
     repeated: int = 0
     closed: int = 0
-    strays: int = 0
+    unmatched: int = 0
     late: int = 0
-    strangers: int = 0
+    unknown_devices: int = 0
     ends: dict[CommandState, int] = {}
 
     def add(self, result: TurnResult) -> None:
@@ -28,7 +28,7 @@ class DispatcherCounts(msgspec.Struct):
         self.sent += len(result.sendings)
         self.repeated += result.repeats
         self.closed += len(result.closed)
-        self.strays += len(result.strays)
+        self.unmatched += len(result.unmatched)
         self.late += result.late
         for entry in result.closed:
             self.ends[entry.state] = self.ends.get(entry.state, 0) + 1

@@ -172,7 +172,7 @@ class Dispatcher:
         """Wake at additions."""
         while True:
             try:
-                await self._store.arrived(self._spec.name, LOOK_S)
+                await self._store.wait_for_arrival(self._spec.name, LOOK_S)
             except HoldfastError as error:
                 self._log.warning("can't listen for commands", outbox=self._spec.name, error=str(error))
                 await self._clock.sleep(LOOK_S)
@@ -272,9 +272,9 @@ class Dispatcher:
                 device=result.moved[0],
                 fix=f"declare shards={self._spec.shards} in that program, and update its Holdfast",
             )
-        for stray in result.strays:
+        for stray in result.unmatched:
             id_ = str(stray.correlation)
-            self._served.listener.log_stray(stray.device, id_, "it fits no command that is out")
+            self._served.listener.log_unmatched(stray.device, id_, "it fits no command that is out")
 
     def _notice_jump(self, now: float, monotonic: float) -> None:
         if jump_s := self._clock_watch.notice_jump(now, monotonic):

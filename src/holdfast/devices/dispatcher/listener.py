@@ -26,7 +26,7 @@ from holdfast.extend.tracing import trace_of
 RETURN_S = 1.0
 """Seconds within which a shard begins to send again, at a random moment, after the broker was away."""
 
-NOBODY_THERE = "the broker knows of nobody who gets it"
+NO_RECEIVER_REASON = "the broker knows of nobody who gets it"
 
 
 class Listener:
@@ -64,7 +64,7 @@ class Listener:
             if isinstance(event, DeviceAnswer):
                 self._answer(shard, event)
 
-    def log_stray(self, device: str, id_: str, why: str) -> None:
+    def log_unmatched(self, device: str, id_: str, why: str) -> None:
         """Log an answer that changed nothing, once for each device and reason."""
         if self._logged.first((device, why)):
             self._log.warning("an odd answer", outbox=self._spec.name, device=device, id=id_[:60], why=why)
@@ -97,7 +97,7 @@ class Listener:
         try:
             correlation = Correlation.parse(answer.id)
         except InvalidMessage:
-            self.log_stray(answer.device, answer.id, "nothing was ever sent with this id")
+            self.log_unmatched(answer.device, answer.id, "nothing was ever sent with this id")
             return
         shard.confirmed(answer.id)  # the broker's word may come later, or not at all
         self._register.answer_times.answered(answer.device, correlation, was_away=was_away)
@@ -111,9 +111,9 @@ class Listener:
         return known
 
     def _accepted(self, shard: ServedShard, event: Accepted) -> None:
-        unconfirmed = shard.confirmed(event.id, NOBODY_THERE if event.nobody else None)
-        if event.nobody:
-            self._register.nobody(event.device)
+        unconfirmed = shard.confirmed(event.id, NO_RECEIVER_REASON if event.no_receiver else None)
+        if event.no_receiver:
+            self._register.mark_away(event.device)
             self._not_taken(event.id, unconfirmed)
         elif unconfirmed and self._clock.monotonic() - unconfirmed.at > self._spec.patience.late_s:
             self._pending.still_out.append(unconfirmed.sending)
@@ -122,7 +122,7 @@ class Listener:
         reason = storable_text(redact(event.reason))
         unconfirmed = shard.confirmed(event.id, reason)
         self._log_refusal(event.device, reason, unconfirmed)
-        self._register.not_asked(event.device)
+        self._register.mark_refused(event.device)
         if event.final:
             correlation = Correlation.parse(event.id)
             answer = CommandAnswer(event.device, correlation, ok=False, reason=reason)
@@ -153,7 +153,7 @@ class Listener:
         self._log.warning(
             "disconnected from the broker", outbox=self._spec.name, shard=shard.number, why=event.reason
         )
-        if event.taken:
+        if event.taken_over:
             self._on_taken(shard.number)
 
     def _log_limit(self, max_payload: int) -> None:

@@ -52,7 +52,7 @@ class DeviceRegister:
             self._devices.add(each.device)
             if each.away:
                 seen_at = None if each.seen_at is None else listened_s - (now - each.seen_at)
-                self._presence.was_away(each.device, seen_at)
+                self._presence.restore_away(each.device, seen_at)
 
     def drop_shard(self, number: int) -> None:
         """Keep nothing of the devices of a shard."""
@@ -73,19 +73,19 @@ class DeviceRegister:
         """Note a sign of life. Return whether the device is known, and whether what was held for it may go
         now: it was away, or an earlier dispatcher may have held it."""
         if device not in self._devices:
-            self._note_stranger(device)
+            self._note_unknown_device(device)
             return False, False
         is_new = self._presence.last_seen(device) is None
         was_away = self._presence.seen(device, self.listening.now())
         return True, was_away or is_new
 
-    def nobody(self, device: str) -> None:
+    def mark_away(self, device: str) -> None:
         """Note the broker's word that the device isn't there."""
-        self._presence.nobody(device)
+        self._presence.mark_away(device)
 
-    def not_asked(self, device: str) -> None:
+    def mark_refused(self, device: str) -> None:
         """Note that the broker refused the last command for the device: its silence says nothing."""
-        self._presence.not_asked(device)
+        self._presence.mark_refused(device)
 
     def settle(self) -> None:
         """Find the devices that have been silent for too long."""
@@ -104,9 +104,9 @@ class DeviceRegister:
         """Put back news that couldn't be stored."""
         self._presence.put_back(news)
 
-    def _note_stranger(self, device: str) -> None:
-        self._counts.strangers += 1
-        if self._counts.strangers == 1:
+    def _note_unknown_device(self, device: str) -> None:
+        self._counts.unknown_devices += 1
+        if self._counts.unknown_devices == 1:
             self._log.warning(
                 "a device speaks that never had a command, and perhaps others; it is not listened to",
                 outbox=self._spec.name,

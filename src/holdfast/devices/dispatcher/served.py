@@ -68,7 +68,7 @@ class ServedShards:
     async def own(self, number: int, epoch: int, member: str) -> None:
         """Begin to serve a shard. See ``Dispatcher.own``."""
         shard = ServedShard(number, epoch, member)
-        known = await self._store.known(self._spec.name, number)
+        known = await self._store.known_devices(self._spec.name, number)
         shard.devices = self._connect(self._spec.identity(number), partial(self._is_ours, shard))
         shard.devices.watch(each.device for each in known)
         if not self._shards:

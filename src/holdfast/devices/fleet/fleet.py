@@ -12,9 +12,9 @@ import msgspec
 import structlog
 
 from holdfast.devices.fleet.mqtt import Connection
-from holdfast.devices.rules.dialect import Dialect, JsonDialect, understood
+from holdfast.devices.rules.dialect import Dialect, JsonDialect, read_answer
 from holdfast.devices.rules.topics import DEVICE, Topics
-from holdfast.devices.services.memory.terminal import Conduct, Saying, Terminal, Work
+from holdfast.devices.services.memory.terminal import Behaviour, ScheduledAnswer, Terminal, Work
 from holdfast.devices.services.mqtt.address import MqttAddress, parse
 from holdfast.devices.services.mqtt.tls import tls_context
 from holdfast.errors import InvalidMessage, Unavailable
@@ -30,8 +30,8 @@ TICK_S = 0.005
 
 class FleetCounts(msgspec.Struct, frozen=True):
     """Counts of what became of a fleet's commands. ``crowded`` came while their device was still busy;
-    ``at_once`` is the most that any device had to do at a time. ``lost`` are commands and answers that went
-    astray."""
+    ``at_once`` is the most that any device had to do at a time. ``lost`` are commands and answers that were
+    lost."""
 
     devices: int
     heard: int
@@ -60,14 +60,14 @@ class Fleet:
         clock: Clock | None = None,
         *,
         topics: Topics | None = None,
-        conduct: Conduct | None = None,
+        behaviour: Behaviour | None = None,
         seed: str = "0",
         work: Work | None = None,
         dialect: Dialect | None = None,
         name: str = "holdfast-fleet",
     ) -> None:
-        self.conduct = conduct or Conduct()
-        self.terminals = {device: Terminal(device, self.conduct, seed, work) for device in devices}
+        self.behaviour = behaviour or Behaviour()
+        self.terminals = {device: Terminal(device, self.behaviour, seed, work) for device in devices}
         self._address = parse(address) if isinstance(address, str) else address
         self._clock = clock or SystemClock()
         self._topics = topics or Topics()
@@ -76,8 +76,8 @@ class Fleet:
         self._once = Once(100)
         self.connection = Connection(self._hear, self._address.version)
         self._by_topic = {self._topics.command_to(device): t for device, t in self.terminals.items()}
-        self._answers = {device: self._topics.heard_from(device)[0] for device in devices}
-        self._due: list[tuple[float, int, Terminal, Saying]] = []
+        self._answers = {device: self._topics.topics_of(device)[0] for device in devices}
+        self._due: list[tuple[float, int, Terminal, ScheduledAnswer]] = []
         self._number = 0
         self._said = 0
         self._bell = asyncio.Event()
@@ -88,7 +88,7 @@ class Fleet:
         await self._connect()
         spawn = asyncio.get_running_loop().create_task
         self._tasks = [spawn(self._keep()), spawn(self._speak())]
-        if self.conduct.heartbeat_s and self._topics.heartbeat:
+        if self.behaviour.heartbeat_s and self._topics.heartbeat:
             self._tasks.append(spawn(self._beat()))
 
     async def stop(self) -> None:
@@ -151,12 +151,12 @@ class Fleet:
         if terminal is None:
             return
         try:
-            command = correlation.decode() if correlation else understood(self._dialect, payload).id
+            command = correlation.decode() if correlation else read_answer(self._dialect, payload).id
         except (InvalidMessage, UnicodeDecodeError):
             return
         now = self._clock.monotonic()
         try:
-            sayings = terminal.hear(command, payload, now)
+            answers = terminal.hear(command, payload, now)
         except Exception as error:  # noqa: BLE001 - the work is the user's, and may fail in any way
             # All devices are on this connection, which would end.
             at = traceback.extract_tb(error.__traceback__)[-1]
@@ -169,23 +169,23 @@ class Fleet:
                     at=place,
                 )
             return
-        for saying in sayings:
-            if saying.after_s <= 0:
-                self._say(terminal, saying)
+        for answer in answers:
+            if answer.after_s <= 0:
+                self._say(terminal, answer)
             else:
                 self._number += 1
-                if not self._due or now + saying.after_s < self._due[0][0]:
+                if not self._due or now + answer.after_s < self._due[0][0]:
                     self._bell.set()
-                heapq.heappush(self._due, (now + saying.after_s, self._number, terminal, saying))
+                heapq.heappush(self._due, (now + answer.after_s, self._number, terminal, answer))
 
-    def _say(self, terminal: Terminal, saying: Saying) -> None:
-        terminal.said(saying)
+    def _say(self, terminal: Terminal, answer: ScheduledAnswer) -> None:
+        terminal.said(answer)
         self._said += 1
         self.connection.publish(
             self._answers[terminal.device],
-            saying.payload,
+            answer.payload,
             qos=min(self._address.qos, 1),
-            correlation=saying.id.encode(),
+            correlation=answer.id.encode(),
         )
 
     async def _speak(self) -> None:
@@ -193,20 +193,20 @@ class Fleet:
         while True:
             now = self._clock.monotonic()
             while self._due and self._due[0][0] <= now:
-                _, _, terminal, saying = heapq.heappop(self._due)
+                _, _, terminal, answer = heapq.heappop(self._due)
                 if terminal.away(now):
-                    terminal.said(saying)
+                    terminal.said(answer)
                 else:
-                    self._say(terminal, saying)
+                    self._say(terminal, answer)
             self._bell.clear()
             wait_s = max(self._due[0][0] - now, TICK_S) if self._due else None
             await self._clock.wait(self._bell, wait_s)
 
     async def _beat(self) -> None:
         """Signs of life, spread over their interval."""
-        beats = {device: self._topics.heard_from(device)[-1] for device in self.terminals}
-        step_s = max(self.conduct.heartbeat_s / len(beats), 0.05)
-        at_once = max(round(len(beats) * step_s / self.conduct.heartbeat_s), 1)
+        beats = {device: self._topics.topics_of(device)[-1] for device in self.terminals}
+        step_s = max(self.behaviour.heartbeat_s / len(beats), 0.05)
+        at_once = max(round(len(beats) * step_s / self.behaviour.heartbeat_s), 1)
         devices = list(beats)
         while True:
             for first in range(0, len(devices), at_once):

@@ -36,7 +36,7 @@ class Accepted(msgspec.Struct, frozen=True):
 
     device: str
     id: str
-    nobody: bool = False
+    no_receiver: bool = False
 
 
 class CommandRefused(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ class Disconnected(msgspec.Struct, frozen=True):
     the owner's word for it is gone; this one stays away for good."""
 
     reason: str
-    taken: bool = False
+    taken_over: bool = False
 
 
 Event = Accepted | CommandRefused | Lost | DeviceAnswer | Seen | Connected | Disconnected
@@ -103,12 +103,12 @@ class Devices(Protocol):
             is connected to.
         correlates: the protocol carries a command's ``id`` beside the payload, and devices may bring it
             back so. Where False, and for devices that don't, it travels inside the payload.
-        tells_nobody: ``Accepted.nobody`` can be True.
+        reports_no_receiver: ``Accepted.no_receiver`` can be True.
     """
 
     max_payload: int
     correlates: bool
-    tells_nobody: bool
+    reports_no_receiver: bool
 
     async def start(self) -> None:
         """Begin to connect; returns at once, ``Connected`` tells. Raises ConfigError for settings that no

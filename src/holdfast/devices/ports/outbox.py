@@ -43,7 +43,7 @@ class NewCommand(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float = 0.0
 
 
-def timed(command: NewCommand, now: float) -> NewCommand:
+def on_store_clock(command: NewCommand, now: float) -> NewCommand:
     """``command`` as it is stored ``now``, which is what the store's clock says."""
     ahead_s = now - command.created_at
     if not command.created_at:
@@ -56,7 +56,7 @@ def timed(command: NewCommand, now: float) -> NewCommand:
     )
 
 
-def placed(command: NewCommand, shards: int, lanes: int) -> NewCommand:
+def place_command(command: NewCommand, shards: int, lanes: int) -> NewCommand:
     """Return ``command`` where an outbox with so many shards and lanes has it, whatever its program says."""
     key = command.supersede_key
     lane = command.lane if key is None else crc32(key.encode())
@@ -66,7 +66,7 @@ def placed(command: NewCommand, shards: int, lanes: int) -> NewCommand:
     return msgspec.structs.replace(command, shard=shard, lane=lane % lanes)
 
 
-class Adding(msgspec.Struct, frozen=True):
+class WriterSettings(msgspec.Struct, frozen=True):
     """The settings of an outbox that programs in other languages need, to add commands to its tables."""
 
     lanes: int = 1
@@ -130,14 +130,14 @@ class OutboxStore(Protocol):
     """The table of commands, and the heads of their devices. Methods raise Unavailable where nothing
     happened, and OutcomeUnknown where a change may have."""
 
-    async def prepare(self, outbox: str, shards: int, adding: Adding = Adding()) -> None:  # noqa: B008
+    async def prepare(self, outbox: str, shards: int, settings: WriterSettings = WriterSettings()) -> None:  # noqa: B008
         """Make an outbox ready. Raises ConfigError if it has another number of shards, or the database
         can't be used."""
 
     async def names(self) -> list[str]:
         """The names of the outboxes that were made ready, in order."""
 
-    async def adding(self, outbox: str) -> Adding | None:
+    async def writer_settings(self, outbox: str) -> WriterSettings | None:
         """Return what ``prepare`` was last told; None for an outbox that was never made ready."""
 
     async def describe(self) -> str:
@@ -149,7 +149,7 @@ class OutboxStore(Protocol):
     async def open(self, outbox: str, shard: int, expect: int, member: str) -> int:
         """Issue a higher epoch if ``expect`` stands, and return it. Raises Fenced if another does."""
 
-    async def known(self, outbox: str, shard: int) -> list[KnownDevice]:
+    async def known_devices(self, outbox: str, shard: int) -> list[KnownDevice]:
         """The devices of a shard that have had commands, and how they were when it was last stored."""
 
     async def in_flight(self, outbox: str, shards: Collection[int]) -> int:
@@ -162,17 +162,17 @@ class OutboxStore(Protocol):
         Where the database has crashed since the last turn, however that was noticed, it raises Unavailable
         once: the crash may have taken back turns of the last moments that closed nothing."""
 
-    async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
+    async def pending_briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
         """Closed commands of these shards whose end is to be told as a brief (``TurnRequest.brief``), in any
         order. They stand until ``briefed``, whoever dies."""
 
-    async def briefed(self, outbox: str, told: Sequence[StoredCommand]) -> None:
+    async def confirm_briefs(self, outbox: str, told: Sequence[StoredCommand]) -> None:
         """Forget that these ends are to be told. A later end of the same command isn't meant."""
 
     async def next_due(self, outbox: str, shards: Sequence[int]) -> float | None:
         """The wall time at which a head of these shards is due, if any is."""
 
-    async def arrived(self, outbox: str, timeout_s: float) -> None:
+    async def wait_for_arrival(self, outbox: str, timeout_s: float) -> None:
         """Wait until commands have been added to the outbox by anybody, or ``timeout_s`` at most. An
         addition since the last call ends it at once."""
 
@@ -188,7 +188,7 @@ class OutboxStore(Protocol):
     async def cursor(self, outbox: str, source: str) -> str | None:
         """The cursor that the last page left."""
 
-    async def waiting(self, outbox: str, limit: int) -> int:
+    async def count_waiting(self, outbox: str, limit: int) -> int:
         """Return how many commands are scheduled; count no further than ``limit``."""
 
     async def commands(
@@ -249,7 +249,7 @@ class OutboxStore(Protocol):
     async def now(self) -> float:
         """The wall time of the database's clock."""
 
-    async def expire(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
+    async def delete_closed(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
         """Drop up to ``limit`` commands that closed before this wall time and whose result is told, or move
         them to the archive, which nothing here reads; returns how many. Call again until it is 0."""
 

@@ -78,7 +78,7 @@ class Cancel(msgspec.Struct, frozen=True):
     supersede_key: str | None = None
     command: int = 0
 
-    def means(self, entry: StoredCommand) -> bool:
+    def matches(self, entry: StoredCommand) -> bool:
         """Return True if ``entry`` is to be taken back."""
         if self.command:
             return entry.id == self.command
@@ -242,7 +242,7 @@ class TurnResult(msgspec.Struct):
 
     sendings: list[Sending] = []
     closed: list[StoredCommand] = []
-    strays: list[CommandAnswer] = []
+    unmatched: list[CommandAnswer] = []
     lost: list[int] = []
     freed: int = 0
     repeats: int = 0
@@ -268,25 +268,25 @@ class OutboxRows(Protocol):
         """Shift when heads are due: of those that wait for an answer or a device; and, if by less than 0, of
         the others too, or they would wait for a time that has been."""
 
-    def bring_in(self, shards: Collection[int], latest: float) -> None:
+    def cap_due(self, shards: Collection[int], latest: float) -> None:
         """Let nothing be due after ``latest``. What has a time of its own finds it again then."""
 
-    def put_off(self, shards: Collection[int], until: float) -> None:
+    def postpone(self, shards: Collection[int], until: float) -> None:
         """Let no command that is out, or held after it was, be due before ``until``."""
 
-    def astray(self, shards: int, limit: int) -> list[Arrival]:
+    def misplaced_arrivals(self, shards: int, limit: int) -> list[Arrival]:
         """Arrivals of shards that there aren't, of so many, up to ``limit``."""
 
     def gather_cancels(self, shards: int) -> None:
         """Give cancels of shards that there aren't, of so many, to the first shard."""
 
-    def move(self, arrivals: Sequence[Arrival]) -> None:
+    def move_arrivals(self, arrivals: Sequence[Arrival]) -> None:
         """Store the shards of ``arrivals``, and give them to all scheduled commands of their devices."""
 
-    def drop(self, arrivals: Sequence[Arrival]) -> None:
+    def drop_arrivals(self, arrivals: Sequence[Arrival]) -> None:
         """Remove them."""
 
-    def older(self, arrivals: Sequence[Arrival]) -> list[StoredCommand]:
+    def superseded_by(self, arrivals: Sequence[Arrival]) -> list[StoredCommand]:
         """Scheduled commands that are older than one of ``arrivals``, for the same device and with its
         ``supersede_key``."""
 
@@ -296,10 +296,10 @@ class OutboxRows(Protocol):
     def drop_cancels(self, cancels: Sequence[Cancel]) -> None:
         """Remove them."""
 
-    def meant(self, cancels: Sequence[Cancel], limit: int) -> list[StoredCommand]:
+    def matching_cancels(self, cancels: Sequence[Cancel], limit: int) -> list[StoredCommand]:
         """Scheduled commands that ``cancels`` mean, up to ``limit``."""
 
-    def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, StoredCommand | float]:
+    def next_commands(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, StoredCommand | float]:
         """For each the scheduled command that is next: of the highest priority, then the oldest, whose time
         has come; else when the earliest one's comes. Missing where none is scheduled."""
 
@@ -359,10 +359,10 @@ class _TurnJudge:
             rows.shift(self._mine, request.shift_s)
         if request.check_dues:
             slowest_s = max(request.slow.values(), default=0.0)
-            rows.bring_in(self._mine, request.now + request.patience.longest_s(slowest_s))
+            rows.cap_due(self._mine, request.now + request.patience.longest_s(slowest_s))
         fresh = [shard for shard in request.fresh if shard in self._mine]
         if fresh:
-            rows.put_off(fresh, request.now + request.patience.interval_s(1, self._random()))
+            rows.postpone(fresh, request.now + request.patience.interval_s(1, self._random()))
         if request.still_out:
             self._stay_out()
         changed = request.shift_s or request.check_dues or fresh or request.still_out
@@ -424,7 +424,7 @@ class _TurnJudge:
             elif entry is not None and queue.answers(entry, answer.device, answer.correlation):
                 late.append(answer)
             else:
-                self._result.strays.append(answer)
+                self._result.unmatched.append(answer)
         for answer in late:
             self._hear_late(answer)
         self._take_back_unsent()
@@ -480,7 +480,7 @@ class _TurnJudge:
         elif head and entry.pair not in self._freed and _waits_for(head, entry, answer.correlation):
             self._free(head, was_out=True)
         else:
-            self._result.strays.append(answer)
+            self._result.unmatched.append(answer)
 
     def _answered(self, entry: StoredCommand, answer: CommandAnswer) -> None:
         cause = Cause.ANSWER if answer.ok else Cause.REFUSE
@@ -514,9 +514,9 @@ class _TurnJudge:
         arrivals = self._move(arrival for arrival in found.arrivals if arrival.shard in self._mine)
         self._result.more |= len(found.arrivals) >= request.limit
         if arrivals:
-            rows.drop(arrivals)
+            rows.drop_arrivals(arrivals)
         if replacing := [arrival for arrival in arrivals if arrival.supersede_key is not None]:
-            for entry in rows.older(replacing):
+            for entry in rows.superseded_by(replacing):
                 self._close(entry, Cause.SUPERSEDE)
         marks = {(a.device, a.lane): a for a in arrivals}
         arrived = []
@@ -554,7 +554,7 @@ class _TurnJudge:
             else:
                 moved.append(msgspec.structs.replace(arrival, shard=shard))
         if moved:
-            self._rows.move(moved)
+            self._rows.move_arrivals(moved)
             self._result.moved += sorted({arrival.device for arrival in moved})
             self._result.more = True
         return own
@@ -566,7 +566,7 @@ class _TurnJudge:
             return
         self._write_first()
         limit = self._request.limit
-        meant = self._rows.meant(cancels, limit)
+        meant = self._rows.matching_cancels(cancels, limit)
         for entry in meant:
             self._close(entry, Cause.CANCEL)
         if len(meant) < limit:
@@ -579,7 +579,7 @@ class _TurnJudge:
         self._write_first()
         if 0 in self._mine:
             self._rows.gather_cancels(self._request.shards)
-            self._move(self._rows.astray(self._request.shards, self._request.limit))
+            self._move(self._rows.misplaced_arrivals(self._request.shards, self._request.limit))
         overdue = self._rows.overdue(self._mine, self._now, self._request.limit)
         self._result.more |= len(overdue) >= self._request.limit
         for entry in overdue:
@@ -640,7 +640,7 @@ class _TurnJudge:
             if not going:
                 return
             self._write_first()
-            first = self._rows.first(going, self._now)
+            first = self._rows.next_commands(going, self._now)
             rollouts = self._rollouts(first.values())
             keyed = [
                 each for each in first.values() if isinstance(each, StoredCommand) and each.supersede_key

@@ -40,7 +40,7 @@ class Dialect(Protocol):
         """Read an answer. Raises InvalidMessage if it can't be understood."""
 
 
-def written(dialect: Dialect, payload: bytes, id: str) -> bytes:  # noqa: A002
+def write_id(dialect: Dialect, payload: bytes, id: str) -> bytes:  # noqa: A002
     """``payload`` with ``id`` in it. A dialect may be the user's own, fail in any way and return anything:
     then the command can't be sent. Raises InvalidMessage."""
     try:
@@ -60,7 +60,7 @@ def written(dialect: Dialect, payload: bytes, id: str) -> bytes:  # noqa: A002
     return made
 
 
-def understood(dialect: Dialect, payload: bytes) -> Reading:
+def read_answer(dialect: Dialect, payload: bytes) -> Reading:
     """Read an answer. Raises InvalidMessage if it can't be understood, whatever the dialect raised or
     returned: the bytes are a device's, and may be anything."""
     try:

@@ -66,7 +66,7 @@ class Presence:
         if device not in self._since and device not in self._away:
             self._count_from(device, now)
 
-    def was_away(self, device: str, seen_at: float | None) -> None:
+    def restore_away(self, device: str, seen_at: float | None) -> None:
         """An earlier dispatcher knew it to be away, last seen at ``seen_at``. What was heard since stands."""
         if device not in self._since and device not in self._away:
             self._away.add(device)
@@ -80,13 +80,13 @@ class Presence:
             return
         tries = self._silent[device] = self._silent.get(device, 0) + 1
         if not self._rules.heartbeats and 0 < self._rules.silent_tries <= tries:
-            self.nobody(device)
+            self.mark_away(device)
 
-    def not_asked(self, device: str) -> None:
+    def mark_refused(self, device: str) -> None:
         """The broker didn't take its last command: its silence says nothing."""
         self._not_asked.add(device)
 
-    def nobody(self, device: str) -> None:
+    def mark_away(self, device: str) -> None:
         """The broker, or its silence, says that nobody is there."""
         self._since.pop(device, None)
         if device not in self._away:
@@ -102,7 +102,7 @@ class Presence:
             device = next(iter(self._since))
             if self._since[device] >= before:
                 return
-            self.nobody(device)
+            self.mark_away(device)
 
     def forget(self, device: str) -> None:
         """Keep nothing of it."""

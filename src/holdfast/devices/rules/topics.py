@@ -72,11 +72,11 @@ class Topics(msgspec.Struct, frozen=True):
         """Return the topic of commands to a device. Raises InvalidMessage for what can't be a device's id."""
         return self.command.replace(DEVICE, check_device(device))
 
-    def heard_from(self, device: str) -> list[str]:
+    def topics_of(self, device: str) -> list[str]:
         """The topics that ``device`` speaks on. Raises InvalidMessage as ``command_to``."""
         return [template.replace(DEVICE, check_device(device)) for template in self._heard()]
 
-    def heard_from_all(self) -> list[str]:
+    def all_device_filters(self) -> list[str]:
         """The filters that match what any device says."""
         return [template.replace(DEVICE, "+") for template in self._heard()]
 

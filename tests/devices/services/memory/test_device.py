@@ -9,7 +9,7 @@ from holdfast.devices.conformance import DeviceConformance
 from holdfast.devices.conformance.device import DeviceEvents
 from holdfast.devices.ports.device import Command, Connected, DeviceAnswer, Seen
 from holdfast.devices.services.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
-from holdfast.devices.services.memory.terminal import Conduct, Terminal
+from holdfast.devices.services.memory.terminal import Behaviour, Terminal
 from holdfast.errors import ConfigError
 from holdfast.ports.clock import Clock
 
@@ -71,12 +71,12 @@ async def test_a_stopped_broker_takes_connections_when_it_is_back(clock: Clock) 
 async def test_a_fleet_lives_as_its_seed_says(clock: Clock) -> None:
     async def life(seed: str) -> list[str]:
         broker = MemoryBroker(clock)
-        conduct = Conduct(
+        behaviour = Behaviour(
             latency_s=0.1, spread=0.5, loss=0.1, answer_loss=0.1, duplicate=0.2, late=0.1, garbage=0.1,
             foreign=0.1, crash=0.05, crash_s=4.77, heartbeat_s=10,
         )  # fmt: skip
         names = [str(number) for number in range(20)]
-        fleet = MemoryFleet(broker, names, conduct, seed)
+        fleet = MemoryFleet(broker, names, behaviour, seed)
         devices = MemoryDevices(broker, "me")
         fleet.start()
         await devices.start()
@@ -98,46 +98,46 @@ async def test_a_fleet_lives_as_its_seed_says(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    "conduct, ids",
+    "behaviour, ids",
     [
-        (Conduct(), ["1.2.1"]),
-        (Conduct(loss=1), []),
-        (Conduct(answer_loss=1), []),
-        (Conduct(silent=1), []),
-        (Conduct(crash=1), []),
-        (Conduct(duplicate=1), ["1.2.1", "1.2.1"]),
-        (Conduct(garbage=1), [""]),
-        (Conduct(foreign=1), ["0.0.0"]),
-        (Conduct(late=1, late_s=7), ["1.2.1"]),
+        (Behaviour(), ["1.2.1"]),
+        (Behaviour(loss=1), []),
+        (Behaviour(answer_loss=1), []),
+        (Behaviour(silent=1), []),
+        (Behaviour(crash=1), []),
+        (Behaviour(duplicate=1), ["1.2.1", "1.2.1"]),
+        (Behaviour(garbage=1), [""]),
+        (Behaviour(foreign=1), ["0.0.0"]),
+        (Behaviour(late=1, late_s=7), ["1.2.1"]),
     ],
 )
-def test_a_simulated_device_misbehaves_as_configured(conduct: Conduct, ids: list[str]) -> None:
-    terminal = Terminal("7", conduct, "seed")
+def test_a_simulated_device_misbehaves_as_configured(behaviour: Behaviour, ids: list[str]) -> None:
+    terminal = Terminal("7", behaviour, "seed")
     said = terminal.hear("1.2.1", BODY, 0)
-    assert [saying.id for saying in said] == ids
-    assert all(saying.after_s == 7 * conduct.late for saying in said)
+    assert [answer.id for answer in said] == ids
+    assert all(answer.after_s == 7 * behaviour.late for answer in said)
 
 
 def test_a_device_does_one_thing_at_a_time() -> None:
-    terminal = Terminal("7", Conduct(latency_s=1), "seed")
-    (saying,) = terminal.hear("a", BODY, 0)
+    terminal = Terminal("7", Behaviour(latency_s=1), "seed")
+    (answer,) = terminal.hear("a", BODY, 0)
     assert terminal.hear("b", BODY, 0.5) == []
     assert (terminal.heard, terminal.crowded, terminal.at_once) == (2, 1, 2)
-    terminal.said(saying)
-    assert [saying.id for saying in terminal.hear("c", BODY, 1)] == ["c"]
+    terminal.said(answer)
+    assert [answer.id for answer in terminal.hear("c", BODY, 1)] == ["c"]
 
 
 def test_a_device_that_crashed_is_away_for_a_while() -> None:
-    terminal = Terminal("7", Conduct(crash=1, crash_s=5), "seed")
+    terminal = Terminal("7", Behaviour(crash=1, crash_s=5), "seed")
     assert terminal.hear("a", BODY, 0) == []
     assert terminal.away(4.9)
     assert not terminal.away(5)
 
 
-def test_conduct_that_makes_no_sense_is_refused() -> None:
+def test_behaviour_that_makes_no_sense_is_refused() -> None:
     for setting in ({"loss": 1.5}, {"latency_s": -1.0}, {"crash_s": float("nan")}):
         with pytest.raises(ConfigError, match=next(iter(setting))):
-            Conduct(**setting)
+            Behaviour(**setting)
 
 
 async def test_who_listens_hears_of_others_too(clock: Clock) -> None:

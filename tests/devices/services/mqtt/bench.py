@@ -66,10 +66,10 @@ class MqttBench:
         return await self._came[device].get()
 
     async def answer(self, device: str, id: str, payload: bytes, *, retained: bool = False) -> None:  # noqa: A002
-        await self.say(self.topics.heard_from(device)[0], payload, id, retained=retained)
+        await self.say(self.topics.topics_of(device)[0], payload, id, retained=retained)
 
     async def heartbeat(self, device: str) -> None:
-        await self.say(self.topics.heard_from(device)[1], b"{}")
+        await self.say(self.topics.topics_of(device)[1], b"{}")
 
     async def cut(self, identity: str) -> None:
         self.faults.cut()

@@ -63,7 +63,7 @@ async def test_a_broker_that_was_killed_is_found_again(bench: MqttBench, mosquit
     devices.publish(Command("7", "1.1.1", BODY))
     await events.until(Accepted)
     mosquitto.kill()
-    assert not (await events.until(Disconnected)).taken
+    assert not (await events.until(Disconnected)).taken_over
     await mosquitto.start()
     assert isinstance(await events.next(), Connected), "an outage is told once"
     await bench.answer("7", "", b'{"messageId":"1.1.1"}')
@@ -117,7 +117,7 @@ async def test_who_is_told_that_it_was_taken_over_stays_away() -> None:
         devices = MqttDevices(parse(f"mqtt://127.0.0.1:{port}?hears=own"), "shard-3", SystemClock())
         events = await connected(devices)
         told = await events.until(Disconnected)
-        assert told.taken
+        assert told.taken_over
         assert "taken over" in told.reason
         await devices.close()
     assert len(came) == 1
@@ -134,7 +134,7 @@ async def test_who_owns_a_shard_no_more_stays_away_after_a_takeover(bench: MqttB
     events = await connected(first)
     owner[0] = "b"
     later = await connected(second)
-    while not (await events.until(Disconnected)).taken:
+    while not (await events.until(Disconnected)).taken_over:
         pass
     accepted = bench.faults.accepted
     second.publish(Command("7", "2.1.1", BODY))

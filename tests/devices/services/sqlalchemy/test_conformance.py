@@ -79,7 +79,7 @@ class SqlConformance(OutboxConformance):
         [sending] = await dispatcher.send()
         await dispatcher.take_turn(answers=[answer(sending, b"\xffok")])
         entry = await store.command(number)
-        await store.expire(OUTBOX, NOW + 1, 10, archive=True)
+        await store.delete_closed(OUTBOX, NOW + 1, 10, archive=True)
         with business.connect() as connection:
             [row] = connection.exec_driver_sql(f"SELECT outbox, {COLUMNS} FROM holdfast_outbox_archive")
         assert (row[0], archived(row[1:])) == (OUTBOX, entry)

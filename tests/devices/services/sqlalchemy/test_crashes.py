@@ -102,7 +102,7 @@ async def test_a_server_that_dies_is_unavailable_and_comes_back(
     epoch = await store.open("doors", 0, 0, "me")
     request = TurnRequest(outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=0.0)
     await store.take_turn(request)
-    await store.arrived("doors", 0.01)
+    await store.wait_for_arrival("doors", 0.01)
     postgresql_server.kill()
     with pytest.raises(Unavailable):
         await store.take_turn(request)
@@ -212,7 +212,7 @@ async def test_an_end_is_on_sqlites_disk_before_anybody_hears_of_it(
     assert synced == [], "what was only sent need not be"
     ending = asyncio.create_task(store.take_turn(later))
     assert await asyncio.to_thread(asked.wait, LIMIT_S)
-    briefs = asyncio.create_task(store.briefs("doors", [0], 10))
+    briefs = asyncio.create_task(store.pending_briefs("doors", [0], 10))
     done, _ = await asyncio.wait([ending, briefs], timeout=0.1)
     assert not done
     go_on.set()

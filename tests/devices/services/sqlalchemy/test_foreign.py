@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from holdfast.devices.briefs import brief_of
 from holdfast.devices.conformance.outbox_bench import OUTBOX, ManualDispatcher, answer
-from holdfast.devices.ports.outbox import Adding
+from holdfast.devices.ports.outbox import WriterSettings
 from holdfast.devices.rules.device_queue import CommandState
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 from holdfast.errors import HoldfastError, InvalidMessage
@@ -39,7 +39,7 @@ def postgresql_server(emptied_postgresql: PostgresqlServer) -> PostgresqlServer:
 @pytest.fixture
 async def store(url: str) -> AsyncIterator[SqlOutbox]:
     store = SqlOutbox(url, SystemClock())
-    await store.prepare(OUTBOX, SHARDS, Adding(lanes=LANES, expires_in_s=60.0, max_body=100))
+    await store.prepare(OUTBOX, SHARDS, WriterSettings(lanes=LANES, expires_in_s=60.0, max_body=100))
     yield store
     await store.close()
 
@@ -92,8 +92,8 @@ async def test_a_dispatcher_sends_and_closes_them(store: SqlOutbox, engine: Engi
 async def test_a_dispatcher_is_woken_by_them(store: SqlOutbox, engine: Engine) -> None:
     if engine.dialect.name == "sqlite":
         pytest.skip("SQLite wakes nobody in another process; a dispatcher looks every two seconds")
-    await store.arrived(OUTBOX, 0.01)
-    waiting = asyncio.ensure_future(store.arrived(OUTBOX, 3600))
+    await store.wait_for_arrival(OUTBOX, 0.01)
+    waiting = asyncio.ensure_future(store.wait_for_arrival(OUTBOX, 3600))
     await asyncio.sleep(0)
     await asyncio.to_thread(add, engine, device="d1")
     await asyncio.wait_for(waiting, 30)
@@ -210,7 +210,7 @@ async def test_a_spoilt_command_of_sqlite_fails_alone(store: SqlOutbox, engine: 
     [closed] = result.closed
     assert (closed.id, closed.state) == (1, CommandState.FAILED)
     assert "its row" in closed.reason
-    for told in await store.briefs(OUTBOX, range(SHARDS), 10):
+    for told in await store.pending_briefs(OUTBOX, range(SHARDS), 10):
         assert brief_of("app", OUTBOX, told, "node")
     assert [entry.id for entry in await store.commands(OUTBOX, state=CommandState.FAILED)] == [1]
 
@@ -238,7 +238,7 @@ async def test_a_spoilt_row_of_sqlite_beside_a_command_stops_no_other_device(
     dispatcher = await owner_of_all(store)
     sendings = await dispatcher.send()
     assert "d2" in {sending.device for sending in sendings}
-    known = [each.device for shard in range(SHARDS) for each in await store.known(OUTBOX, shard)]
+    known = [each.device for shard in range(SHARDS) for each in await store.known_devices(OUTBOX, shard)]
     assert {*known} <= {"d1", "d2"}
 
 
@@ -382,7 +382,7 @@ async def test_spoilt_heads_and_signs_of_life_leave_the_list_of_devices(
     assert (first.device, first.phases, second.seen_at) == ("d1", (), 6.0)
     assert first.seen_at == (None if engine.dialect.name == "sqlite" else 5.0)
     assert len(lines) == len(spoil)
-    known = [each for shard in range(SHARDS) for each in await store.known(OUTBOX, shard)]
+    known = [each for shard in range(SHARDS) for each in await store.known_devices(OUTBOX, shard)]
     assert {each.device for each in known} == {"d1", "d2"}, "whoever is sent to is watched"
 
 
@@ -396,10 +396,10 @@ async def test_an_end_whose_time_was_spoilt_is_told_once(
     await dispatcher.take_turn(answers=[answer(sending)], brief=True)
     with engine.begin() as connection:
         connection.execute(text(f"UPDATE holdfast_outbox_{spoil}"))
-    ends = await store.briefs(OUTBOX, range(SHARDS), 10)
+    ends = await store.pending_briefs(OUTBOX, range(SHARDS), 10)
     assert len(ends) == 1
-    await store.briefed(OUTBOX, ends)
-    assert await store.briefs(OUTBOX, range(SHARDS), 10) == []
+    await store.confirm_briefs(OUTBOX, ends)
+    assert await store.pending_briefs(OUTBOX, range(SHARDS), 10) == []
 
 
 async def owner_of_all(store: SqlOutbox) -> ManualDispatcher:

@@ -47,18 +47,18 @@ def allowed(server: PostgresqlServer, rights: list[str]) -> Iterator[Connection]
             owner.execute(f"DROP ROLE {ROLE}".encode())
 
 
-@pytest.mark.parametrize("wish", ["add", "cancel", "pause"])
-async def test_the_rights_for_each_wish_suffice(postgresql_server: PostgresqlServer, wish: str) -> None:
+@pytest.mark.parametrize("change", ["add", "cancel", "pause"])
+async def test_the_rights_for_each_wish_suffice(postgresql_server: PostgresqlServer, change: str) -> None:
     outbox = App("office").outbox("doors", shards=1)
     store = SqlOutbox(postgresql_server.url, SystemClock())
     await store.prepare("doors", 1)
     await store.close()
     with allowed(postgresql_server, TO_ADD) as connection:
         outbox.add(connection, device="d1", command={"open": True})
-    if wish == "cancel":
+    if change == "cancel":
         with allowed(postgresql_server, TO_CANCEL) as connection:
             assert outbox.cancel(connection, device="d1") == 1
-    if wish == "pause":
+    if change == "pause":
         with allowed(postgresql_server, TO_PAUSE) as connection:
             outbox.pause(connection, device="d1")
             assert outbox.resume(connection, device="d1")

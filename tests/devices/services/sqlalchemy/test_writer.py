@@ -132,14 +132,14 @@ async def test_many_at_once_are_told_of_once_a_device(
 
 
 async def test_a_commit_wakes_and_a_rollback_may(store: SqlOutbox, engine: Engine, outbox: Outbox) -> None:
-    await store.arrived("doors", 0.01)
+    await store.wait_for_arrival("doors", 0.01)
     with Session(engine) as session:
         for n in range(3):
             outbox.add(session, device="d1", command=b"%d" % n)
         session.commit()
     clock = SystemClock()
     begun_at = clock.monotonic()
-    await store.arrived("doors", PATIENCE_S)
+    await store.wait_for_arrival("doors", PATIENCE_S)
     assert clock.monotonic() - begun_at < PATIENCE_S
 
 

@@ -19,7 +19,7 @@ from holdfast.devices.ports.device import (
 )
 from holdfast.devices.rules.dialect import JsonDialect, check_id
 from holdfast.devices.rules.topics import check_device
-from holdfast.devices.services.memory.terminal import Conduct, Saying, Terminal, Work
+from holdfast.devices.services.memory.terminal import Behaviour, ScheduledAnswer, Terminal, Work
 from holdfast.errors import InvalidMessage, TooLarge, Unavailable
 from holdfast.extend import Clock
 
@@ -76,7 +76,7 @@ class MemoryBroker:
         """End the connection of an identity, which comes back by itself. What was under way either way may
         be lost."""
         if (devices := self._connected.pop(identity, None)) is not None:
-            devices.cut_off(reason, taken=False)
+            devices.cut_off(reason, taken_over=False)
 
     def stop(self) -> None:
         """End all connections and take none."""
@@ -99,7 +99,7 @@ class MemoryBroker:
         before = self._connected.pop(devices.identity, None)
         self._connected[devices.identity] = devices
         if before is not None:
-            before.cut_off("another connected under the same identity", taken=True)
+            before.cut_off("another connected under the same identity", taken_over=True)
 
     def disconnect(self, devices: MemoryDevices) -> None:
         """As asked by it."""
@@ -113,7 +113,7 @@ class MemoryBroker:
             if self._connected.get(devices.identity) is not devices:
                 return
             listener = self._listeners.get(command.device)
-            devices.accepted(command, nobody=listener is None)
+            devices.accepted(command, no_receiver=listener is None)
             if listener is not None and not self.lose(command):
                 self.later(lambda: listener(command.id if self.correlates else "", payload))
 
@@ -149,7 +149,7 @@ class MemoryBroker:
 class MemoryDevices(Devices):
     """One identity at a broker in memory. Hears all devices."""
 
-    tells_nobody = True
+    reports_no_receiver = True
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class MemoryDevices(Devices):
 
     async def close(self) -> None:
         self._broker.disconnect(self)
-        self.cut_off("closed", taken=True)
+        self.cut_off("closed", taken_over=True)
         self._closed = True
         self._bell.set()
 
@@ -208,13 +208,13 @@ class MemoryDevices(Devices):
         self._events.append(event)
         self._bell.set()
 
-    def accepted(self, command: Command, *, nobody: bool) -> None:
+    def accepted(self, command: Command, *, no_receiver: bool) -> None:
         """The broker has the command."""
         if self._sent.pop(command.id, None) is not None:
-            self.hear(Accepted(command.device, command.id, nobody))
+            self.hear(Accepted(command.device, command.id, no_receiver))
 
-    def cut_off(self, reason: str, *, taken: bool) -> None:
-        """The connection is over; unless it was ``taken`` another follows."""
+    def cut_off(self, reason: str, *, taken_over: bool) -> None:
+        """The connection is over; unless it was ``taken_over`` another follows."""
         if self._life is not None:
             self._life.cancel()
         if self._up:
@@ -222,8 +222,8 @@ class MemoryDevices(Devices):
                 self.hear(Lost(command.device, command.id, suspect=place == 0))
             self._sent.clear()
             self._up = False
-            self.hear(Disconnected(reason, taken=taken and reason != "closed"))
-        if not taken:
+            self.hear(Disconnected(reason, taken_over=taken_over and reason != "closed"))
+        if not taken_over:
             self._connect()
 
     def _connect(self) -> None:
@@ -234,7 +234,7 @@ class MemoryDevices(Devices):
             try:
                 if await self._still_ours():
                     break
-                self.hear(Disconnected("another owns it now", taken=True))
+                self.hear(Disconnected("another owns it now", taken_over=True))
             except Unavailable:
                 await self._broker.clock.sleep(self._retry_s)
             else:
@@ -251,20 +251,20 @@ class MemoryFleet:
         self,
         broker: MemoryBroker,
         devices: Sequence[str],
-        conduct: Conduct,
+        behaviour: Behaviour,
         seed: str,
         work: Work | None = None,
     ) -> None:
-        self.terminals = {device: Terminal(device, conduct, seed, work) for device in devices}
+        self.terminals = {device: Terminal(device, behaviour, seed, work) for device in devices}
         self._broker = broker
-        self._conduct = conduct
+        self._behaviour = behaviour
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Switch them on."""
         for terminal in self.terminals.values():
             self._broker.listen(terminal.device, self._listener(terminal))
-            if self._conduct.heartbeat_s:
+            if self._behaviour.heartbeat_s:
                 self._spawn(self._beat(terminal))
 
     def stop(self) -> None:
@@ -277,22 +277,22 @@ class MemoryFleet:
     def _listener(self, terminal: Terminal) -> TerminalListener:
         def hear(command: str, payload: bytes) -> None:
             named = command or DIALECT.read(payload).id
-            for saying in terminal.hear(named, payload, self._broker.clock.monotonic()):
-                self._spawn(self._say(terminal, saying))
+            for answer in terminal.hear(named, payload, self._broker.clock.monotonic()):
+                self._spawn(self._say(terminal, answer))
 
         return hear
 
-    async def _say(self, terminal: Terminal, saying: Saying) -> None:
-        await self._broker.clock.sleep(saying.after_s)
-        terminal.said(saying)
+    async def _say(self, terminal: Terminal, answer: ScheduledAnswer) -> None:
+        await self._broker.clock.sleep(answer.after_s)
+        terminal.said(answer)
         if not terminal.away(self._broker.clock.monotonic()):
-            self._broker.answer(terminal.device, saying.id, saying.payload)
+            self._broker.answer(terminal.device, answer.id, answer.payload)
 
     async def _beat(self, terminal: Terminal) -> None:
         while True:
             if not terminal.away(self._broker.clock.monotonic()):
                 self._broker.heartbeat(terminal.device)
-            await self._broker.clock.sleep(self._conduct.heartbeat_s)
+            await self._broker.clock.sleep(self._behaviour.heartbeat_s)
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

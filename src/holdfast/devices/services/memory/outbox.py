@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from holdfast.devices.ports.outbox import (
-    Adding,
     DeviceStatus,
     KnownDevice,
     NewCommand,
     OnResult,
-    placed,
-    timed,
+    WriterSettings,
+    on_store_clock,
+    place_command,
 )
 from holdfast.devices.rules import device_queue as queue
 from holdfast.devices.rules import device_turn
@@ -118,8 +118,8 @@ class MemoryTransaction:
 
     def _add(self, new: NewCommand) -> int:
         if shards := sum(outbox == new.outbox for outbox, _ in self.tables.shards):
-            new = placed(new, shards, self.tables.lanes[new.outbox])
-        new = timed(new, self._clock.wall())
+            new = place_command(new, shards, self.tables.lanes[new.outbox])
+        new = on_store_clock(new, self._clock.wall())
         self.added.add(new.outbox)
         for outbox, entry in self.tables.commands.values():
             same = (outbox, entry.device, entry.dedupe_key) == (new.outbox, new.device, new.dedupe_key)
@@ -147,7 +147,7 @@ class MemoryOutbox:
         self.tables = Tables()
         self._clock = clock
         self._bell = Bell(clock)
-        self._settings: dict[str, Adding] = {}
+        self._settings: dict[str, WriterSettings] = {}
         self._rung: set[str] = set()
         self._closings = 0
 
@@ -163,7 +163,7 @@ class MemoryOutbox:
 
     # --- the owner of a shard
 
-    async def prepare(self, outbox: str, shards: int, adding: Adding = Adding()) -> None:  # noqa: B008
+    async def prepare(self, outbox: str, shards: int, settings: WriterSettings = WriterSettings()) -> None:  # noqa: B008
         standing = [shard for name, shard in self.tables.shards if name == outbox]
         if standing and len(standing) != shards:
             raise ConfigError(
@@ -171,13 +171,13 @@ class MemoryOutbox:
             )
         for shard in range(shards):
             self.tables.shards.setdefault((outbox, shard), 0)
-        self.tables.lanes[outbox] = adding.lanes
-        self._settings[outbox] = adding
+        self.tables.lanes[outbox] = settings.lanes
+        self._settings[outbox] = settings
 
     async def names(self) -> list[str]:
         return sorted({name for name, _ in self.tables.shards})
 
-    async def adding(self, outbox: str) -> Adding | None:
+    async def writer_settings(self, outbox: str) -> WriterSettings | None:
         return self._settings.get(outbox)
 
     async def describe(self) -> str:
@@ -193,7 +193,7 @@ class MemoryOutbox:
         epoch = self.tables.shards[outbox, shard] = max(standing + 1, int(self._clock.wall()))
         return epoch
 
-    async def known(self, outbox: str, shard: int) -> list[KnownDevice]:
+    async def known_devices(self, outbox: str, shard: int) -> list[KnownDevice]:
         heads = [h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard == shard]
         devices = sorted({head.device for head in heads})
         return [KnownDevice(each, *self.tables.seen.get((outbox, each), (None, False))) for each in devices]
@@ -233,11 +233,11 @@ class MemoryOutbox:
         vars(transaction.tables).update(vars(inner.tables))
         transaction.added |= inner.added
 
-    async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
+    async def pending_briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
         closed = [self.tables.commands[number] for number in self.tables.briefs]
         return [entry for name, entry in closed if name == outbox and entry.shard in shards][:limit]
 
-    async def briefed(self, outbox: str, told: Sequence[StoredCommand]) -> None:
+    async def confirm_briefs(self, outbox: str, told: Sequence[StoredCommand]) -> None:
         for entry in told:
             if self.tables.briefs.get(entry.id) == entry.closed_at:
                 self.tables.briefs.pop(entry.id, None)
@@ -246,7 +246,7 @@ class MemoryOutbox:
         heads = (h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard in shards)
         return min((head.due for head in heads if head.due is not None), default=None)
 
-    async def arrived(self, outbox: str, timeout_s: float) -> None:
+    async def wait_for_arrival(self, outbox: str, timeout_s: float) -> None:
         deadline, closings = self._clock.monotonic() + timeout_s, self._closings
         while outbox not in self._rung and self._closings == closings:
             remaining_s = deadline - self._clock.monotonic()
@@ -274,7 +274,7 @@ class MemoryOutbox:
     async def cursor(self, outbox: str, source: str) -> str | None:
         return self.tables.cursors.get((outbox, source))
 
-    async def waiting(self, outbox: str, limit: int) -> int:
+    async def count_waiting(self, outbox: str, limit: int) -> int:
         scheduled = [e for e in self._entries(outbox) if e.state is CommandState.SCHEDULED]
         return min(limit, len(scheduled))
 
@@ -404,7 +404,7 @@ class MemoryOutbox:
     async def now(self) -> float:
         return self._clock.wall()
 
-    async def expire(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
+    async def delete_closed(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
         old = [
             number
             for number, (name, entry) in self.tables.commands.items()
@@ -477,12 +477,12 @@ class MemoryRows:
                 shifted = msgspec.structs.replace(head, due=head.due + by_s)
                 self._tables.heads[self._outbox, head.pair] = shifted
 
-    def bring_in(self, shards: Collection[int], latest: float) -> None:
+    def cap_due(self, shards: Collection[int], latest: float) -> None:
         for head in self._heads():
             if head.due is not None and head.shard in shards and head.due > latest:
                 self._tables.heads[self._outbox, head.pair] = msgspec.structs.replace(head, due=latest)
 
-    def put_off(self, shards: Collection[int], until: float) -> None:
+    def postpone(self, shards: Collection[int], until: float) -> None:
         for head in self._heads():
             if head.command and head.due is not None and head.shard in shards and head.due < until:
                 self._tables.heads[self._outbox, head.pair] = msgspec.structs.replace(head, due=until)
@@ -493,7 +493,7 @@ class MemoryRows:
         ]
         return found[:limit]
 
-    def astray(self, shards: int, limit: int) -> list[Arrival]:
+    def misplaced_arrivals(self, shards: int, limit: int) -> list[Arrival]:
         found = [a for name, a in self._tables.arrivals.values() if name == self._outbox]
         return [arrival for arrival in found if arrival.shard not in range(shards)][:limit]
 
@@ -502,17 +502,17 @@ class MemoryRows:
             if name == self._outbox and mark.shard not in range(shards):
                 self._tables.cancels[mark.id] = (name, msgspec.structs.replace(mark, shard=0))
 
-    def move(self, arrivals: Sequence[Arrival]) -> None:
+    def move_arrivals(self, arrivals: Sequence[Arrival]) -> None:
         for arrival in arrivals:
             self._tables.arrivals[arrival.id] = (self._outbox, arrival)
             of_device = [entry for entry in self.scheduled() if entry.device == arrival.device]
             self.save([msgspec.structs.replace(entry, shard=arrival.shard) for entry in of_device])
 
-    def drop(self, arrivals: Sequence[Arrival]) -> None:
+    def drop_arrivals(self, arrivals: Sequence[Arrival]) -> None:
         for arrival in arrivals:
             del self._tables.arrivals[arrival.id]
 
-    def older(self, arrivals: Sequence[Arrival]) -> list[StoredCommand]:
+    def superseded_by(self, arrivals: Sequence[Arrival]) -> list[StoredCommand]:
         named = self.commands({arrival.command for arrival in arrivals}).values()
         return [e for e in self.scheduled() if any(queue.replaces(newer, e) for newer in named)]
 
@@ -524,10 +524,10 @@ class MemoryRows:
         for cancel in cancels:
             del self._tables.cancels[cancel.id]
 
-    def meant(self, cancels: Sequence[Cancel], limit: int) -> list[StoredCommand]:
-        return [e for e in self.scheduled() if any(cancel.means(e) for cancel in cancels)][:limit]
+    def matching_cancels(self, cancels: Sequence[Cancel], limit: int) -> list[StoredCommand]:
+        return [e for e in self.scheduled() if any(cancel.matches(e) for cancel in cancels)][:limit]
 
-    def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, StoredCommand | float]:
+    def next_commands(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, StoredCommand | float]:
         found: dict[Pair, StoredCommand | float] = {}
         for pair in pairs:
             scheduled = [entry for entry in self.scheduled() if entry.pair == pair]

@@ -21,7 +21,7 @@ Work = Callable[[str, str, bytes], bytes]
 """Takes the device, the command's id and its payload; gives the answer's payload."""
 
 
-class Conduct(msgspec.Struct, frozen=True):
+class Behaviour(msgspec.Struct, frozen=True):
     """The behaviour of devices. Shares are from 0 to 1, and of commands unless said otherwise.
 
     Attributes:
@@ -63,10 +63,10 @@ class Conduct(msgspec.Struct, frozen=True):
     @property
     def perfect(self) -> bool:
         """Nothing but prompt answers, one to each command."""
-        return msgspec.structs.replace(self, heartbeat_s=0.0, late_s=15.0, crash_s=5.0) == Conduct()
+        return msgspec.structs.replace(self, heartbeat_s=0.0, late_s=15.0, crash_s=5.0) == Behaviour()
 
 
-class Saying(msgspec.Struct, frozen=True):
+class ScheduledAnswer(msgspec.Struct, frozen=True):
     """An answer that a device will give, ``after_s`` from now, to the command ``id``. ``last`` ends its work
     on the command that it heard."""
 
@@ -87,20 +87,20 @@ class Terminal:
         silent: it never answers.
         heard, crowded: commands that came, and how many of them while it was still busy, which it drops.
         at_once: the most that it had to do at any time.
-        lost, crashes: commands and answers that went astray, and how often it went away.
+        lost, crashes: commands and answers that were lost, and how often it went away.
     """
 
-    def __init__(self, device: str, conduct: Conduct, seed: str, work: Work | None = None) -> None:
+    def __init__(self, device: str, behaviour: Behaviour, seed: str, work: Work | None = None) -> None:
         self.device = device
         self.heard = 0
         self.lost = 0
         self.crashes = 0
         self.crowded = 0
         self.at_once = 0
-        self._conduct = conduct
+        self._behaviour = behaviour
         self._random = Random(f"{seed}/{device}")  # noqa: S311 (to play, not to hide)
         self._work = work or _success
-        self.silent = self._random.random() < conduct.silent
+        self.silent = self._random.random() < behaviour.silent
         self._busy = False
         self._away_until = -math.inf
         self._old: list[str] = []
@@ -109,10 +109,10 @@ class Terminal:
         """Return True if it is switched off at this time: it hears and says nothing."""
         return now < self._away_until
 
-    def hear(self, command: str, payload: bytes, now: float) -> list[Saying]:
+    def hear(self, command: str, payload: bytes, now: float) -> list[ScheduledAnswer]:
         """Take a command with the id ``command``, and return the answers that it will give."""
-        conduct, chance = self._conduct, self._random.random
-        if self.away(now) or chance() < conduct.loss:
+        behaviour, chance = self._behaviour, self._random.random
+        if self.away(now) or chance() < behaviour.loss:
             self.lost += 1
             return []
         self.heard += 1
@@ -120,40 +120,40 @@ class Terminal:
         if self._busy:
             self.crowded += 1
             return []
-        if chance() < conduct.crash:
-            self._away_until = now + conduct.crash_s
+        if chance() < behaviour.crash:
+            self._away_until = now + behaviour.crash_s
             self.crashes += 1
             return []
         answer = self._work(self.device, command, payload)
         self._remember(command)
         if self.silent:
             return []
-        if chance() < conduct.answer_loss:
+        if chance() < behaviour.answer_loss:
             self.lost += 1
             return []
         after_s = self._latency_s()
-        if chance() < conduct.late:
-            return [Saying(after_s + conduct.late_s, command, answer)]
-        said = [Saying(after_s, command, answer, last=True)]
-        if chance() < conduct.garbage:
-            said = [Saying(after_s, "", self._random.randbytes(40), last=True)]
-        elif chance() < conduct.foreign:
+        if chance() < behaviour.late:
+            return [ScheduledAnswer(after_s + behaviour.late_s, command, answer)]
+        said = [ScheduledAnswer(after_s, command, answer, last=True)]
+        if chance() < behaviour.garbage:
+            said = [ScheduledAnswer(after_s, "", self._random.randbytes(40), last=True)]
+        elif chance() < behaviour.foreign:
             strange = self._random.choice([*self._old[:-1], "0.0.0"])
-            said = [Saying(after_s, strange, answer, last=True)]
-        elif chance() < conduct.duplicate:
-            said.append(Saying(after_s + self._latency_s(), command, answer))
+            said = [ScheduledAnswer(after_s, strange, answer, last=True)]
+        elif chance() < behaviour.duplicate:
+            said.append(ScheduledAnswer(after_s + self._latency_s(), command, answer))
         self._busy = True
         return said
 
-    def said(self, saying: Saying) -> None:
+    def said(self, answer: ScheduledAnswer) -> None:
         """It has said so, or is away by now."""
-        if saying.last:
+        if answer.last:
             self._busy = False
 
     def _latency_s(self) -> float:
-        latency_s = self._conduct.latency_s
-        if latency_s and self._conduct.spread:
-            latency_s *= self._random.lognormvariate(0.0, self._conduct.spread)
+        latency_s = self._behaviour.latency_s
+        if latency_s and self._behaviour.spread:
+            latency_s *= self._random.lognormvariate(0.0, self._behaviour.spread)
         return latency_s
 
     def _remember(self, command: str) -> None:

@@ -21,12 +21,12 @@ from holdfast.devices.ports.device import (
     Lost,
     Seen,
 )
-from holdfast.devices.rules.dialect import Dialect, JsonDialect, Reading, check_id, understood, written
+from holdfast.devices.rules.dialect import Dialect, JsonDialect, Reading, check_id, read_answer, write_id
 from holdfast.devices.rules.topics import Topics
 from holdfast.devices.services.mqtt import roundtrip
 from holdfast.devices.services.mqtt.address import CONNECTIONS_MAX, MqttAddress
 from holdfast.devices.services.mqtt.client import REFUSED
-from holdfast.devices.services.mqtt.link import NOBODY, Extras, Link
+from holdfast.devices.services.mqtt.link import NO_RECEIVER, Extras, Link
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge, Unavailable
 from holdfast.extend import Clock
 from holdfast.extend.tools import Once
@@ -80,7 +80,7 @@ class MqttDevices:
             )
         self.max_payload = address.max_payload
         self.correlates = address.version == "5"
-        self.tells_nobody = self.correlates and address.qos == 1
+        self.reports_no_receiver = self.correlates and address.qos == 1
         self.address = address
         self._identity = identity
         self._clock = clock
@@ -113,9 +113,9 @@ class MqttDevices:
         if self.address.hears == "all":
             sharing = self._links if self._shared else self._links[:1]
             for link in sharing:
-                link.hear(self._heard_from_all(len(sharing)))
+                link.hear(self._all_device_filters(len(sharing)))
             if self.correlates:
-                others = [name for n in range(1, CONNECTIONS_MAX + 1) for name in self._heard_from_all(n)]
+                others = [name for n in range(1, CONNECTIONS_MAX + 1) for name in self._all_device_filters(n)]
                 for link in self._links:
                     link.leave(others)
         for link in self._links:
@@ -125,7 +125,7 @@ class MqttDevices:
         for device in devices:
             self._watched.add(device)
             if self.address.hears == "own":
-                self._link(device).hear(self._topics.heard_from(device))
+                self._link(device).hear(self._topics.topics_of(device))
 
     def publish(self, command: Command) -> None:
         topic = self._topics.command_to(command.device)
@@ -133,13 +133,13 @@ class MqttDevices:
         if not self._up:
             reason = self._told.reason if isinstance(self._told, Disconnected) else "connecting"
             raise Unavailable(f"not connected to {self.address}: {reason}")
-        payload, extras = written(self._dialect, command.payload, command.id), None
+        payload, extras = write_id(self._dialect, command.payload, command.id), None
         if len(payload) > self.max_payload:
             raise TooLarge(
                 f"the payload for device {command.device} has {len(payload)} bytes with its id, more than the"
                 f" {self.max_payload} of max_payload in the broker's URL, or of what the broker takes"
             )
-        answered_at, *_ = heard = self._topics.heard_from(command.device)
+        answered_at, *_ = heard = self._topics.topics_of(command.device)
         if self.correlates:
             extras = Extras(
                 correlation=command.id.encode(),
@@ -179,7 +179,7 @@ class MqttDevices:
         limits = [link.max_packet - PACKET_SPARE for link in self._links if link.connected]
         self.max_payload = max(min(self.address.max_payload, *limits), 0)
         if self.address.hears == "all" and not all(link.shares for link in self._links):
-            self._links[0].hear(self._topics.heard_from_all())
+            self._links[0].hear(self._topics.all_device_filters())
         if all(link.connected for link in self._links):
             self._up = True
             self._tell_state(Connected())
@@ -187,13 +187,13 @@ class MqttDevices:
                 self._check = False
                 self._spawn(self._measure())
 
-    def down(self, reason: str, *, taken: bool) -> None:
+    def down(self, reason: str, *, taken_over: bool) -> None:
         """A link isn't connected."""
         self._up = False
-        if isinstance(self._told, Disconnected) and not taken:
+        if isinstance(self._told, Disconnected) and not taken_over:
             return
-        self._tell_state(Disconnected(reason, taken=taken))
-        if taken:
+        self._tell_state(Disconnected(reason, taken_over=taken_over))
+        if taken_over:
             log.warning("another has taken over at the broker", identity=self._identity, reason=reason)
             self._spawn(self._stop())
 
@@ -208,7 +208,7 @@ class MqttDevices:
             counts = code not in FINAL + BUSY
             self._tell(CommandRefused(token.device, token.id, said, final=code in FINAL, counts=counts))
         else:
-            self._tell(Accepted(token.device, token.id, nobody=code == NOBODY))
+            self._tell(Accepted(token.device, token.id, no_receiver=code == NO_RECEIVER))
 
     def lost(self, token: object, *, sent: bool, first: bool = False) -> None:
         """The connection ended first."""
@@ -240,10 +240,10 @@ class MqttDevices:
     def _read(self, payload: bytes, correlation: bytes | None) -> Reading:
         """Read an answer. An id beside the payload counts before one in it, which then may be anything."""
         if correlation is None:
-            return understood(self._dialect, payload)
+            return read_answer(self._dialect, payload)
         beside = correlation.decode("ascii", "replace")
         try:
-            return Reading(beside, understood(self._dialect, payload).ok)
+            return Reading(beside, read_answer(self._dialect, payload).ok)
         except InvalidMessage:
             return Reading(beside)
 
@@ -295,12 +295,12 @@ class MqttDevices:
         """Several connections share what is heard, each getting a part."""
         return self.address.connections > 1 and self.address.version == "5"
 
-    def _heard_from_all(self, connections: int) -> list[str]:
+    def _all_device_filters(self, connections: int) -> list[str]:
         """Return the filters for all that devices say, where so many connections share it. Their number is
         part of the group's name: the broker keeps the sessions of more that there were before, and would give
         them their part."""
         group = f"$share/{self._identity}:{connections}/" if connections > 1 else ""
-        return [group + topic for topic in self._topics.heard_from_all()]
+        return [group + topic for topic in self._topics.all_device_filters()]
 
     def _link(self, device: str) -> Link:
         return self._links[zlib.crc32(device.encode()) % len(self._links)]

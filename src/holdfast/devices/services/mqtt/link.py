@@ -51,7 +51,7 @@ AT_REFUSAL = (
 )
 HEADERS_BYTES = 16
 """Of a PUBLISH packet, beside topic, properties and payload."""
-NOBODY = 0x10
+NO_RECEIVER = 0x10
 TAKEN_OVER = 0x8E
 FOREVER_S = 0xFFFFFFFF
 USER_PROPERTY = struct.pack("!BH", 0x26, len(TRACEPARENT)) + TRACEPARENT.encode()
@@ -66,11 +66,11 @@ class LinkListener(Protocol):
     def up(self) -> None:
         """Commands can be sent."""
 
-    def down(self, reason: str, *, taken: bool) -> None:
+    def down(self, reason: str, *, taken_over: bool) -> None:
         """The connection is over, or could not be made."""
 
     def taken(self, token: object, code: int) -> None:
-        """The broker's word for a message: 0, ``NOBODY``, or from ``REFUSED`` on that it wasn't taken."""
+        """The broker answered a message: 0, ``NO_RECEIVER``, or from ``REFUSED`` on an error."""
 
     def lost(self, token: object, *, sent: bool, first: bool = False) -> None:
         """The connection ended before the broker's word; if not ``sent``, nothing of it has left. The
@@ -211,7 +211,7 @@ class Link:
                         self._wire.abort()
                     self._account()
                     failures = 0 if self._clock.monotonic() - since > STABLE_S else failures
-            self._owner.down(self._reason, taken=self._taken)
+            self._owner.down(self._reason, taken_over=self._taken)
             if self._taken:
                 return
             failures += 1

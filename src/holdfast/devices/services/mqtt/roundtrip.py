@@ -40,7 +40,7 @@ class _Echo:
     def up(self) -> None:
         self._send()
 
-    def down(self, reason: str, *, taken: bool) -> None:
+    def down(self, reason: str, *, taken_over: bool) -> None:
         self.reason = reason
         self.done.set()
 

@@ -87,7 +87,7 @@ class SqlBackup:
                 self._made = True
                 return done
             except DBAPIError as error:
-                raise engines.named(error, self._url, committing=committing) from error
+                raise engines.convert_error(error, self._url, committing=committing) from error
 
         return await asyncio.to_thread(run)
 

@@ -161,16 +161,16 @@ def read_anything(connection: Connection) -> None:
     driver.text_factory = lambda data: data.decode(errors="replace")
 
 
-def shown(url: URL) -> str:
+def redacted(url: URL) -> str:
     """The URL without its secrets."""
     return redact_url(url.render_as_string())
 
 
-def named(error: Exception, url: URL, *, committing: bool = False) -> HoldfastError:
+def convert_error(error: Exception, url: URL, *, committing: bool = False) -> HoldfastError:
     """An error of the database as one of ours; without parameters, which are the business's."""
     origin = error.orig if isinstance(error, DBAPIError) else error
     said = str(origin).strip()
-    where = shown(url)
+    where = redacted(url)
     state = getattr(origin, "sqlstate", None)
     if committing and (state is None or state.startswith(UNSURE)):
         return OutcomeUnknown(f"{where}: the commit's answer was lost ({said})")
@@ -185,7 +185,7 @@ def lacks_tables(error: DBAPIError) -> bool:
     return ours and (state in LACKING if state else "no such" in said or "has no" in said)
 
 
-def passes(error: DBAPIError) -> bool:
+def is_transient(error: DBAPIError) -> bool:
     """Return True if the error may be gone at the next try: a lock of others, a server that restarts."""
     state = _state(error.orig)
     busy = state.startswith(PASSING) if state else "locked" in str(error.orig)

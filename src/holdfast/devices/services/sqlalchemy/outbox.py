@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
-from holdfast.devices.ports.outbox import Adding, DeviceStatus, KnownDevice, NewCommand, OnResult
+from holdfast.devices.ports.outbox import DeviceStatus, KnownDevice, NewCommand, OnResult, WriterSettings
 from holdfast.devices.rules import device_turn
 from holdfast.devices.rules.device_queue import (
     EPOCH_MAX,
@@ -55,7 +55,7 @@ from holdfast.devices.services.sqlalchemy.rows import (
     SQLITE,
     STATES,
     TEXT,
-    Sound,
+    RowFilter,
     SqlRows,
     entry,
     to_rollout,
@@ -109,7 +109,7 @@ class SqlOutbox:
         self._listener = NotifyListener(self._url, clock)
         self._failures = self._failures_raised = 0
         self._lenient = False
-        self._sound = Sound()
+        self._valid = RowFilter()
         self._commit = threading.Lock()
         self._writer = ThreadPoolExecutor(1, "holdfast-outbox-writer")
         self._reader = ThreadPoolExecutor(1, "holdfast-outbox-reader")
@@ -118,27 +118,27 @@ class SqlOutbox:
 
     # --- the owner of a shard
 
-    async def prepare(self, outbox: str, shards: int, adding: Adding = Adding()) -> None:  # noqa: B008
+    async def prepare(self, outbox: str, shards: int, settings: WriterSettings = WriterSettings()) -> None:  # noqa: B008
         def prepare(connection: Connection) -> None:
             make_tables(connection, self._url, create=self._create)
-            store_settings(connection, outbox, shards, adding)
+            store_settings(connection, outbox, shards, settings)
 
         await self._change(prepare)
 
     async def names(self) -> list[str]:
         named = select(tables.shard.c.outbox).distinct().order_by(tables.shard.c.outbox)
         rows = await self._read(lambda connection: connection.execute(named).all())
-        return [row[0] for row in self._sound.only("shard", rows, (TEXT,))]
+        return [row[0] for row in self._valid.only("shard", rows, (TEXT,))]
 
-    async def adding(self, outbox: str) -> Adding | None:
-        return await self._read(partial(self._adding, outbox=outbox))
+    async def writer_settings(self, outbox: str) -> WriterSettings | None:
+        return await self._read(partial(self._writer_settings, outbox=outbox))
 
-    def _adding(self, connection: Connection, outbox: str) -> Adding | None:
+    def _writer_settings(self, connection: Connection, outbox: str) -> WriterSettings | None:
         s = tables.setting.c
         row = connection.execute(
             select(s.lanes, s.expires_in_s, s.max_body).where(s.outbox == outbox)
         ).one_or_none()
-        return None if row is None else Adding(*row)
+        return None if row is None else WriterSettings(*row)
 
     async def describe(self) -> str:
         return await self._read(schema.describe)
@@ -153,7 +153,7 @@ class SqlOutbox:
         def issued(row: Sequence[Any]) -> bool:
             return row[0] in range(len(rows)) and 0 <= row[1] <= EPOCH_MAX
 
-        return {row[0]: row[1] for row in self._sound.only("shard", rows, SHARD_KINDS, issued)}
+        return {row[0]: row[1] for row in self._valid.only("shard", rows, SHARD_KINDS, issued)}
 
     async def open(self, outbox: str, shard: int, expect: int, member: str) -> int:
         def opened(connection: Connection) -> int:
@@ -168,7 +168,7 @@ class SqlOutbox:
 
         return await self._change(opened)
 
-    async def known(self, outbox: str, shard: int) -> list[KnownDevice]:
+    async def known_devices(self, outbox: str, shard: int) -> list[KnownDevice]:
         h, d = tables.head.c, tables.device.c
         known = (
             select(h.device, d.seen_at, d.away)
@@ -178,7 +178,7 @@ class SqlOutbox:
             .where(h.outbox == outbox, h.shard == shard)
         )
         rows = await self._read(lambda connection: connection.execute(known).all())
-        return [KnownDevice(device, at, away) for device, at, away in sound_seen(self._sound, rows)]
+        return [KnownDevice(device, at, away) for device, at, away in sound_seen(self._valid, rows)]
 
     async def in_flight(self, outbox: str, shards: Collection[int]) -> int:
         h = tables.head.c
@@ -223,9 +223,9 @@ class SqlOutbox:
         return result
 
     def _rows(self, transaction: OutboxTransaction, outbox: str) -> SqlRows:
-        return SqlRows(transaction, outbox, self._statements, self._sound)
+        return SqlRows(transaction, outbox, self._statements, self._valid)
 
-    async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
+    async def pending_briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
         c, b = tables.command.c, tables.brief.c
         due = select(b.command).where(b.outbox == outbox, b.shard.in_(shards)).limit(limit).subquery()
         closed = select(text(COLUMNS)).select_from(tables.command).join(due, due.c.command == c.id)
@@ -237,7 +237,7 @@ class SqlOutbox:
 
         return await self._read(read)
 
-    async def briefed(self, outbox: str, told: Sequence[StoredCommand]) -> None:
+    async def confirm_briefs(self, outbox: str, told: Sequence[StoredCommand]) -> None:
         b, c = tables.brief.c, tables.command.c
         # Not a later end: the command may have been retried and closed again. But what is spoilt, and so no
         # end of the command at all, or it would be told again and again.
@@ -264,7 +264,7 @@ class SqlOutbox:
         row = await self._read(lambda connection: connection.execute(select(*dues)).one())
         return min((due for due in row if due is not None), default=None)
 
-    async def arrived(self, outbox: str, timeout_s: float) -> None:
+    async def wait_for_arrival(self, outbox: str, timeout_s: float) -> None:
         await self._listener.wait(outbox, timeout_s)
 
     # --- sources
@@ -294,7 +294,7 @@ class SqlOutbox:
         found = select(c.cursor).where(c.outbox == outbox, c.source == source)
         return await self._read(lambda connection: connection.execute(found).scalar_one_or_none())
 
-    async def waiting(self, outbox: str, limit: int) -> int:
+    async def count_waiting(self, outbox: str, limit: int) -> int:
         c = tables.command.c
         some = select(c.id).where(c.outbox == outbox, text("state = 'scheduled'")).limit(limit).subquery()
         counted = select(func.count()).select_from(some)
@@ -376,7 +376,7 @@ class SqlOutbox:
         p = tables.pause.c
         found = select(p.device, p.paused_at).where(p.outbox == outbox).order_by(p.device)
         rows = await self._read(lambda connection: connection.execute(found).all())
-        timed = {row[0] for row in self._sound.only("pause", rows, PAUSE_KINDS)}
+        timed = {row[0] for row in self._valid.only("pause", rows, PAUSE_KINDS)}
         # It is paused, whenever that began.
         return {device: at if device in timed else 0.0 for device, at in rows if isinstance(device, str)}
 
@@ -422,7 +422,7 @@ class SqlOutbox:
         def count(connection: Connection) -> Mapping[CommandState, int]:
             found = dict(map(tuple, connection.execute(counted)))
             if found.keys() - STATES.keys():
-                self._sound.only(
+                self._valid.only(
                     "command", connection.execute(unknown), (KINDS[0], KINDS[4]), lambda _: False
                 )
             return {state: found[state] for state in CommandState if state in found}
@@ -433,7 +433,7 @@ class SqlOutbox:
         self, outbox: str, *, after: str = "", limit: int = 100, device: str = ""
     ) -> list[DeviceStatus]:
         return await self._read(
-            partial(read_statuses, sound=self._sound, outbox=outbox, after=after, limit=limit, device=device)
+            partial(read_statuses, valid=self._valid, outbox=outbox, after=after, limit=limit, device=device)
         )
 
     async def rollouts(
@@ -445,7 +445,7 @@ class SqlOutbox:
             listed = listed.where(r.id < after if newest else r.id > after)
         listed = listed.order_by(r.id.desc() if newest else r.id).limit(limit)
         rows = await self._read(lambda connection: connection.execute(listed).all())
-        return [to_rollout(row) for row in self._sound.only("rollout", rows, ROLLOUT_KINDS)]
+        return [to_rollout(row) for row in self._valid.only("rollout", rows, ROLLOUT_KINDS)]
 
     async def abort(self, outbox: str, rollout: int) -> bool:
         r = tables.rollout.c
@@ -462,8 +462,8 @@ class SqlOutbox:
     async def now(self) -> float:
         return await self._read(bell.clock)
 
-    async def expire(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
-        def expire(connection: Connection) -> int:
+    async def delete_closed(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
+        def delete_old(connection: Connection) -> int:
             c, kept = tables.command.c, tables.archive.c
             old = (
                 select(c.id)
@@ -480,7 +480,7 @@ class SqlOutbox:
                 connection.execute(delete(tables.command).where(c.id.in_(ids)))
             return len(ids)
 
-        return await self._change(expire)
+        return await self._change(delete_old)
 
     async def close(self) -> None:
         await self._listener.close()
@@ -519,7 +519,7 @@ class SqlOutbox:
     def _named(self, error: Exception, *, committing: bool = False) -> HoldfastError:
         # SQLite keeps whatever bytes another program gave it for text; from now on they may be read.
         self._lenient |= engines.UNREADABLE in str(error)
-        return engines.named(error, self._url, committing=committing)
+        return engines.convert_error(error, self._url, committing=committing)
 
     def _connect(self) -> Connection:
         connection = self.engine.connect()
@@ -538,7 +538,7 @@ class SqlOutbox:
             self._failures += 1
             if engines.lacks_tables(error):
                 raise ConfigError(
-                    f"{engines.shown(self._url)}: the outbox's tables can't be read"
+                    f"{engines.redacted(self._url)}: the outbox's tables can't be read"
                     f" ({str(error.orig).strip()}): {MAKE}; and let this user read them"
                 ) from error
             raise self._named(error) from error

@@ -193,15 +193,15 @@ class Statements:
         shift = "UPDATE {H} SET due = due + :by_s WHERE outbox = :outbox AND shard IN [shards] AND "
         self.shift_back = made(shift + "phase <> 'idle'")
         self.shift_on = made(shift + "phase IN ('out', 'held')")
-        bring_in = "UPDATE {H} SET due = :latest WHERE outbox = :outbox AND shard IN [shards] AND "
-        self.bring_in = [
-            made(bring_in + "due > :latest AND phase = 'out'"),
-            made(bring_in + "due > :latest AND phase IN ('waiting', 'held')"),
+        cap_due = "UPDATE {H} SET due = :latest WHERE outbox = :outbox AND shard IN [shards] AND "
+        self.cap_due = [
+            made(cap_due + "due > :latest AND phase = 'out'"),
+            made(cap_due + "due > :latest AND phase IN ('waiting', 'held')"),
         ]
-        put_off = bring_in.replace(":latest", ":until") + "due < :until AND "
-        self.put_off = [made(put_off + "phase = 'out'"), made(put_off + "phase = 'held' AND command <> 0")]
+        postpone = cap_due.replace(":latest", ":until") + "due < :until AND "
+        self.postpone = [made(postpone + "phase = 'out'"), made(postpone + "phase = 'held' AND command <> 0")]
         self.arrivals = made(ARRIVALS)
-        self.astray = made(
+        self.misplaced_arrivals = made(
             "SELECT id, device, lane, shard, command, supersede_key FROM {A}"
             " WHERE outbox = :outbox AND (shard < 0 OR shard >= :shards) LIMIT :limit"
         )
@@ -307,12 +307,12 @@ class SqlRows:
     """The rows of one outbox, in a transaction."""
 
     def __init__(
-        self, transaction: OutboxTransaction, outbox: str, statements: Statements, sound: Sound
+        self, transaction: OutboxTransaction, outbox: str, statements: Statements, valid: RowFilter
     ) -> None:
         self._transaction = transaction
         self._outbox = outbox
         self._sql = statements
-        self._sound = sound
+        self._valid = valid
         self._list = statements.dialect.list
         self._postgresql = statements.dialect.postgresql
 
@@ -341,9 +341,9 @@ class SqlRows:
             )
         found = dict(zip(queries, self._transaction.read(*queries.values()), strict=True))
         # Marks that say nothing are dropped: they would be read in every turn.
-        arrived = self._sound.only("arrival", found["arrivals"], ARRIVAL_KINDS)
+        arrived = self._valid.only("arrival", found["arrivals"], ARRIVAL_KINDS)
         self._drop_others(self._sql.drop_arrivals, found["arrivals"], arrived)
-        cancels = self._sound.only("cancel", found["cancels"], CANCEL_KINDS)
+        cancels = self._valid.only("cancel", found["cancels"], CANCEL_KINDS)
         self._drop_others(self._sql.drop_cancels, found["cancels"], cancels)
         standing: list[Sequence[Any]] = [(*row[1:4], *row[6:]) for row in arrived if row[6] is not None]
         commands = [(row[:-HEAD_WIDTH], row[-HEAD_WIDTH:]) for row in found.get("named", ())]
@@ -362,7 +362,7 @@ class SqlRows:
 
     def _to_heads(self, rows: Iterable[Sequence[Any]]) -> list[Head]:
         """Rows of ``HEAD`` as records, without those that Holdfast never wrote."""
-        sound = self._sound.only("head", rows, HEAD_KINDS, has_phase)
+        sound = self._valid.only("head", rows, HEAD_KINDS, has_phase)
         return [
             Head(device, lane, shard, PHASES[phase], command, due)
             for device, lane, shard, phase, command, due in sound
@@ -394,35 +394,35 @@ class SqlRows:
         statement = self._sql.shift_on if by_s > 0 else self._sql.shift_back
         self._transaction.write(*self._query(statement, shards=self._list(shards), by_s=by_s))
 
-    def bring_in(self, shards: Collection[int], latest: float) -> None:
-        for statement in self._sql.bring_in:
+    def cap_due(self, shards: Collection[int], latest: float) -> None:
+        for statement in self._sql.cap_due:
             self._transaction.write(*self._query(statement, shards=self._list(shards), latest=latest))
 
-    def put_off(self, shards: Collection[int], until: float) -> None:
-        for statement in self._sql.put_off:
+    def postpone(self, shards: Collection[int], until: float) -> None:
+        for statement in self._sql.postpone:
             self._transaction.write(*self._query(statement, shards=self._list(shards), until=until))
 
-    def astray(self, shards: int, limit: int) -> list[Arrival]:
-        found = self._rows(self._sql.astray, shards=shards, limit=limit)
-        sound = self._sound.only("arrival", found, ARRIVAL_KINDS)
+    def misplaced_arrivals(self, shards: int, limit: int) -> list[Arrival]:
+        found = self._rows(self._sql.misplaced_arrivals, shards=shards, limit=limit)
+        sound = self._valid.only("arrival", found, ARRIVAL_KINDS)
         self._drop_others(self._sql.drop_arrivals, found, sound)
         return [Arrival(*row) for row in sound]
 
     def gather_cancels(self, shards: int) -> None:
         self._transaction.write(*self._query(self._sql.gather_cancels, shards=shards))
 
-    def move(self, arrivals: Sequence[Arrival]) -> None:
+    def move_arrivals(self, arrivals: Sequence[Arrival]) -> None:
         arrival, commands = self._sql.move
         self._transaction.write(arrival, *({"id": each.id, "shard": each.shard} for each in arrivals))
         devices = {each.device: each.shard for each in arrivals}
         for device, shard in sorted(devices.items()):
             self._transaction.write(*self._query(commands, device=device, shard=shard))
 
-    def drop(self, arrivals: Sequence[Arrival]) -> None:
+    def drop_arrivals(self, arrivals: Sequence[Arrival]) -> None:
         ids = self._list([arrival.id for arrival in arrivals])
         self._transaction.write(self._sql.drop_arrivals, {"ids": ids})
 
-    def older(self, arrivals: Sequence[Arrival]) -> list[StoredCommand]:
+    def superseded_by(self, arrivals: Sequence[Arrival]) -> list[StoredCommand]:
         newest: dict[tuple[str, str | None], int] = {}
         for arrival in arrivals:
             place = arrival.device, arrival.supersede_key
@@ -441,13 +441,13 @@ class SqlRows:
     def drop_cancels(self, cancels: Sequence[Cancel]) -> None:
         self._transaction.write(self._sql.drop_cancels, {"ids": self._list([each.id for each in cancels])})
 
-    def meant(self, cancels: Sequence[Cancel], limit: int) -> list[StoredCommand]:
+    def matching_cancels(self, cancels: Sequence[Cancel], limit: int) -> list[StoredCommand]:
         ids = self._list([each.id for each in cancels])
         queries = [self._query(statement, ids=ids, limit=limit) for statement in self._sql.meant]
         found = {row[0]: row for rows in self._transaction.read(*queries) for row in rows}
         return [entry(row) for row in [*found.values()][:limit]]
 
-    def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, StoredCommand | float]:
+    def next_commands(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, StoredCommand | float]:
         found: dict[Pair, StoredCommand | float] = {}
         for device, lane, earliest, *ready in self._rows(self._sql.first, now=now, **self._pairs(pairs)):
             if ready[0] is not None:
@@ -467,7 +467,7 @@ class SqlRows:
 
     def rollouts(self, ids: Collection[int]) -> Mapping[int, Rollout]:
         found = self._rows(self._sql.rollouts, ids=self._list(ids))
-        return {row[0]: to_rollout(row) for row in self._sound.only("rollout", found, ROLLOUT_KINDS)}
+        return {row[0]: to_rollout(row) for row in self._valid.only("rollout", found, ROLLOUT_KINDS)}
 
     def save(self, entries: Sequence[StoredCommand]) -> None:
         rows = [
@@ -593,7 +593,7 @@ def fits(row: Sequence[Any], kinds: Sequence[tuple[type, ...]]) -> bool:
     return all(map(isinstance, row, kinds))
 
 
-class Sound:
+class RowFilter:
     """Tells rows that Holdfast may have written from those that another program spoilt, and names each of
     these once in the log. Threads may share it."""
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, func, insert, inspect, select, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from holdfast.devices.ports.outbox import Adding
+from holdfast.devices.ports.outbox import WriterSettings
 from holdfast.devices.services.sqlalchemy import engine as engines
 from holdfast.devices.services.sqlalchemy import tables
 from holdfast.devices.services.sqlalchemy.migrations import steps
@@ -25,7 +25,7 @@ HELP = (
 )
 
 
-class Lacks(NamedTuple):
+class MissingSchema(NamedTuple):
     """The things that a database lacks: ``tables``, ``columns`` of those that stand, as TABLE.COLUMN, and the
     ``migrations`` by which those that stand are changed."""
 
@@ -44,25 +44,25 @@ def make_tables(connection: Connection, url: URL, *, create: bool) -> None:
     ``create``, or where the user may not."""
     if url.get_backend_name() == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MAKING})
-    lacks = find_lacks(connection)
+    lacks = find_missing(connection)
     if not lacks.named:
         return
     if not create:
-        raise ConfigError(f"{engines.shown(url)} has no {', '.join(lacks.named)}: {HELP}")
+        raise ConfigError(f"{engines.redacted(url)} has no {', '.join(lacks.named)}: {HELP}")
     try:
         for number in lacks.migrations:
             # First, or the table of rollouts would be made anew and be empty.
             for step in steps(number, connection):
                 connection.execute(step)
-        absent = [tables.metadata.tables[name] for name in find_lacks(connection).tables]
+        absent = [tables.metadata.tables[name] for name in find_missing(connection).tables]
         tables.metadata.create_all(connection, absent)
     except DBAPIError as error:
-        if engines.passes(error):
+        if engines.is_transient(error):
             raise
         raise ConfigError(f"the outbox can't be made ({error.orig}): {HELP}") from error
 
 
-def store_settings(connection: Connection, outbox: str, shards: int, adding: Adding) -> None:
+def store_settings(connection: Connection, outbox: str, shards: int, settings: WriterSettings) -> None:
     """Store an outbox's shards and the settings that its writers need. Raises ConfigError if it has another
     number of shards."""
     standing = count_shards(connection, outbox)
@@ -72,14 +72,14 @@ def store_settings(connection: Connection, outbox: str, shards: int, adding: Add
     elif standing != shards:
         raise ConfigError(f"outbox {outbox!r} has {standing} shards; set shards to that, not {shards}")
     connection.execute(delete(tables.setting).where(tables.setting.c.outbox == outbox))
-    connection.execute(insert(tables.setting), {"outbox": outbox, **msgspec.structs.asdict(adding)})
+    connection.execute(insert(tables.setting), {"outbox": outbox, **msgspec.structs.asdict(settings)})
 
 
 def describe(connection: Connection) -> str:
     """Return the database, its version, and which tables are missing, in words."""
     name = "PostgreSQL" if connection.dialect.name == "postgresql" else "SQLite"
     version = ".".join(map(str, connection.dialect.server_version_info or ()))
-    lacks = find_lacks(connection)
+    lacks = find_missing(connection)
     if not lacks.named:
         return f"{name} {version}; all tables are there"
     some = len(lacks.tables) < len(tables.metadata.tables)
@@ -93,7 +93,7 @@ def count_shards(connection: Connection, outbox: str) -> int:
     return int(connection.execute(counted).scalar_one())
 
 
-def find_lacks(connection: Connection) -> Lacks:
+def find_missing(connection: Connection) -> MissingSchema:
     """Return the tables and columns that a database lacks."""
     inspector = inspect(connection)
     standing = {*inspector.get_table_names()}
@@ -109,4 +109,4 @@ def find_lacks(connection: Connection) -> Lacks:
                 columns.append(f"{name}.{column.name}")
                 migrations.add(column.info["migration"])
     absent = [name for name in tables.metadata.tables if name not in standing]
-    return Lacks(absent, columns, sorted(migrations))
+    return MissingSchema(absent, columns, sorted(migrations))

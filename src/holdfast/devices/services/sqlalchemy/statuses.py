@@ -11,19 +11,26 @@ from holdfast.devices.ports.outbox import DeviceStatus
 from holdfast.devices.rules import device_queue as queue
 from holdfast.devices.rules.device_queue import HeadPhase
 from holdfast.devices.services.sqlalchemy import tables
-from holdfast.devices.services.sqlalchemy.rows import HEAD_KINDS, KNOWN_KINDS, PHASES, TEXT, Sound, has_phase
+from holdfast.devices.services.sqlalchemy.rows import (
+    HEAD_KINDS,
+    KNOWN_KINDS,
+    PHASES,
+    TEXT,
+    RowFilter,
+    has_phase,
+)
 from holdfast.devices.services.sqlalchemy.schema import count_shards
 
 WAITING_MAX = 1000
 
 
 def read_statuses(
-    connection: Connection, sound: Sound, *, outbox: str, after: str, limit: int, device: str
+    connection: Connection, valid: RowFilter, *, outbox: str, after: str, limit: int, device: str
 ) -> list[DeviceStatus]:
     """Return the statuses of devices in order, after the device ``after``; or of one."""
     h, d = tables.head.c, tables.device.c
     listed = connection.execute(_scheduled(outbox, after, limit, device))
-    scheduled = {row[0]: row[1] for row in sound.only("device", listed, (TEXT,))}
+    scheduled = {row[0]: row[1] for row in valid.only("device", listed, (TEXT,))}
     names = [*scheduled]
     heads = connection.execute(
         select(h.device, h.lane, h.shard, h.phase)
@@ -31,12 +38,12 @@ def read_statuses(
         .order_by(h.lane)
     )
     phases: dict[str, list[HeadPhase]] = {}
-    for name, _, _, phase in sound.only("head", heads, HEAD_KINDS[:4], has_phase):
+    for name, _, _, phase in valid.only("head", heads, HEAD_KINDS[:4], has_phase):
         phases.setdefault(name, []).append(PHASES[phase])
     known = connection.execute(
         select(d.device, d.seen_at, d.away).where(d.outbox == outbox, d.device.in_(names))
     ).all()
-    seen = {name: (at, away) for name, at, away in sound_seen(sound, known)}
+    seen = {name: (at, away) for name, at, away in sound_seen(valid, known)}
     p = tables.pause.c
     paused = set(
         connection.execute(select(p.device).where(p.outbox == outbox, p.device.in_(names))).scalars()
@@ -52,9 +59,9 @@ def read_statuses(
     return statuses
 
 
-def sound_seen(sound: Sound, rows: Sequence[Sequence[Any]]) -> list[tuple[str, float | None, bool]]:
+def sound_seen(valid: RowFilter, rows: Sequence[Sequence[Any]]) -> list[tuple[str, float | None, bool]]:
     """Return rows of device, seen_at and away. One whose time is spoilt was never seen."""
-    timed = {row[0] for row in sound.only("device", rows, KNOWN_KINDS)}
+    timed = {row[0] for row in valid.only("device", rows, KNOWN_KINDS)}
     return [
         (device, at if device in timed else None, bool(away))
         for device, at, away in rows

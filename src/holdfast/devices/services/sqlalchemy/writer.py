@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from holdfast.devices.ports.outbox import NewCommand, placed, timed
+from holdfast.devices.ports.outbox import NewCommand, on_store_clock, place_command
 from holdfast.devices.services.sqlalchemy import engine as engines
 from holdfast.devices.services.sqlalchemy import tables
 from holdfast.devices.services.sqlalchemy.bell import ring_at_commit
@@ -44,15 +44,15 @@ class SqlWriter:
     def add(self, commands: Sequence[NewCommand]) -> list[int]:
         if not commands:
             return []
-        with explained():
+        with explain_missing_tables():
             return self._add(commands)
 
     def _add(self, commands: Sequence[NewCommand]) -> list[int]:
         now = ring_at_commit(self._connection, commands[0].outbox)
         shards, lanes = self._parts(commands[0].outbox)
         if shards:
-            commands = [placed(command, shards, lanes) for command in commands]
-        commands = [timed(command, now) for command in commands]
+            commands = [place_command(command, shards, lanes) for command in commands]
+        commands = [on_store_clock(command, now) for command in commands]
         ids: list[int] = []
         fresh: list[tuple[NewCommand, int]] = []
         # In the order given: of a device's commands, the one with the lowest id goes first.
@@ -77,7 +77,7 @@ class SqlWriter:
         row = {"outbox": outbox, "name": name, "total": total, "created_at": created_at}
         made = insert(tables.rollout).returning(tables.rollout.c.id)
         limits = {"rate": rate, "abort_share": abort_share}
-        with explained():
+        with explain_missing_tables():
             return int(self._connection.execute(made, row | limits).scalar_one())
 
     def cancel(
@@ -94,7 +94,7 @@ class SqlWriter:
             found = found.where(c.device == device)
         if supersede_key is not None:
             found = found.where(c.supersede_key == supersede_key)
-        with explained():
+        with explain_missing_tables():
             rows = self._connection.execute(found.group_by(c.device, c.shard)).all()
             marks = [
                 {
@@ -115,7 +115,7 @@ class SqlWriter:
 
     def pause(self, outbox: str, device: str, at: float) -> None:
         row = {"outbox": outbox, "device": device, "paused_at": at}
-        with explained():
+        with explain_missing_tables():
             self._connection.execute(self._dialect.insert(tables.pause).on_conflict_do_nothing(), row)
             ring_at_commit(self._connection, outbox)
 
@@ -123,7 +123,7 @@ class SqlWriter:
         p, h = tables.pause.c, tables.head.c
         columns = ("outbox", "shard", "device", "lane")
         heads = select(*(h[name] for name in columns)).where(h.outbox == outbox, h.device == device)
-        with explained():
+        with explain_missing_tables():
             ended = self._connection.execute(
                 delete(tables.pause).where(p.outbox == outbox, p.device == device)
             )
@@ -180,7 +180,7 @@ class SqlWriter:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explain_missing_tables() -> Iterator[None]:
     """Says what to do where the tables aren't there, or aren't this user's to write."""
     try:
         yield
