@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from deploy.alerts import ALERTS
+from docs import log_events
 from holdfast import App
 from holdfast.assembly.node import make_node
 from holdfast.common.retry import Backoff
@@ -229,6 +230,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "outbox_metrics": outbox_metrics,
     "gateway_metrics": gateway_metrics,
     "alerts": alerts,
+    "log_events": log_events.tables,
     "site_app": partial(example, "site.py", "datetime", "doors"),
     "site_cameras": partial(example, "site.py", "Sight", "Camera"),
     "site_sites": partial(example, "site.py", "Site", "Site"),

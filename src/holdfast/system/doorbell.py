@@ -178,7 +178,7 @@ class _LoopListener:
             self._fds.append(os.open(hidden, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
             hidden.rename(path)  # others may write only now: they remove a FIFO without a reader
         except OSError as error:
-            log.warning("no doorbell: calls that wait notice others' changes a second late", why=str(error))
+            log.warning("cannot create doorbell", path=str(path), error=str(error))
             return
         loop.add_reader(self._fds[0], self._read)
 
