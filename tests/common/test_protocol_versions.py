@@ -51,7 +51,7 @@ def test_the_error_for_no_common_version_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "tag"),
+    "message, tag",
     [
         (StreamChanged("m", "s", "s/k"), "Poke"),
         (WakeUp("m", "s", "s/k"), "Nudge"),
