@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.cluster.deliverer import TargetLane
 from holdfast.cluster.keeper import Keeper, Settlement
+from holdfast.cluster.limits import Limits
 from holdfast.common import effects
 from holdfast.common.effects import Effects
 from holdfast.common.held import Held, PendingDeadLetter
@@ -640,6 +641,12 @@ RULES: dict[str, Mutation] = {
         Custody,
         "kept",
         property(acting.all_in_custody),
+    ),
+    "custody-share": _upkeep(
+        "messages in custody leave half of what a node holds to inboxes",
+        Limits,
+        "custody_max",
+        property(lambda self: self.custody_limit),
     ),
     "gap-silence": _upkeep(
         "a missing message is waited for only while its queue gives out messages",

@@ -5,9 +5,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from holdfast.cluster.lifecycle import Tasks
+from holdfast.cluster.limits import Limits
 from holdfast.common.held import Held, Receipt
 from holdfast.common.protocol import (
     Answers,
@@ -132,7 +134,7 @@ class Peers:
 class Rig:
     """One router, alone on its node."""
 
-    def __init__(self, clock: Clock, tasks: Tasks) -> None:
+    def __init__(self, clock: Clock, tasks: Tasks, limits: Limits = LIMITS) -> None:
         self.clock = clock
         self.coordinator = MemoryCoordinator(clock)
         self.queue = MemoryQueue(clock)
@@ -141,7 +143,7 @@ class Rig:
         self.membership = StandingMembership()
         self.log = Log()
         self.host = host = make_host(
-            clock, tasks, limits=LIMITS, coordinator=self.coordinator, peer=self.peers, log=self.log,
+            clock, tasks, limits=limits, coordinator=self.coordinator, peer=self.peers, log=self.log,
             membership=self.membership,
         )  # fmt: skip
         self.stats, self.news = host.stats, host.news
@@ -773,6 +775,17 @@ async def test_beyond_the_limit_of_custody_what_finds_no_owner_goes_back_at_once
     await rig.dispatch(*(held(n) for n in range(LIMITS.custody_limit + 20)))
     assert len(rig.router.custody) == LIMITS.custody_limit
     assert rig.stats.given_back == 20
+
+
+async def test_half_of_what_a_node_holds_is_left_to_inboxes_by_custody(clock: Clock, tasks: Tasks) -> None:
+    """A node that is full of messages in custody could never receive the one for which they wait."""
+    rig = Rig(clock, tasks, msgspec.structs.replace(LIMITS, max_held=30, custody_limit=30))
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    rig.peers.judges["a"] = say("full")
+    await rig.dispatch(*(held(n) for n in range(30)))
+    assert len(rig.router.custody) == 15
+    assert rig.stats.given_back == 15
 
 
 async def test_what_its_owner_holds_back_does_not_count_until_it_runs_again(rig: Rig) -> None:

@@ -60,6 +60,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.convert(config, cls, from_attributes=True)
 
     @property
+    def custody_max(self) -> int:
+        """The most messages that wait in custody for room. Half of ``max_held`` stays for inboxes: else a
+        full node could never receive the missing message for which its streams wait."""
+        return min(self.custody_limit, max(1, self.max_held // 2))
+
+    @property
     def streams_max(self) -> int:
         """The most streams that the node takes."""
         return self.slots * self.streams_per_slot_max

@@ -220,7 +220,9 @@ class Config(BaseModel):
     streams_per_slot_max: int = _setting(10_000, "Streams that a slot holds at most.", ge=1)
 
     max_held: int = _setting(5000, "Messages that a node holds in all its inboxes.", ge=1)
-    custody_limit: int = _setting(2000, "Messages of other owners that a node keeps in custody.", ge=1)
+    custody_limit: int = _setting(
+        2000, "Messages that a node keeps in custody; it uses half of `max_held` at most.", ge=1
+    )
     max_message_bytes: int = _setting(1024**2, "Largest message body; a larger one is dead-lettered.", ge=1)
     max_state_bytes: int = _setting(8 * 1024**2, "Largest state of one stream.", ge=1)
 

@@ -26,7 +26,7 @@ from holdfast.streams.lines import Line
 from holdfast.streams.reservations import Reservations
 
 LINE_SHARE = 4
-"""The fraction (1/4) of ``custody_limit`` that the messages of one key may take while they wait for room."""
+"""The fraction (1/4) of the custody that the messages of one key may take while they wait for room."""
 
 PAUSE_MAX_S = 30.0
 """The longest pause of a message that goes back for want of room, in seconds: its owner expects it back for
@@ -95,7 +95,7 @@ class WaitingRoom:
         At full speed, others would soon go back to the queue too, and return in any order. A key whose owner
         waits for a missing message doesn't count: that one is to be found soon."""
         lines = {key: line for key, line in self.lines.items() if not line.is_behind_gap}
-        if len(self._deferred) + sum(map(len, lines.values())) > self._limits.custody_limit / 2:
+        if len(self._deferred) + sum(map(len, lines.values())) > self._limits.custody_max / 2:
             return True
         return any(
             2 * len(line) > self._line_max and key.startswith(f"{stream}/") for key, line in lines.items()
@@ -120,7 +120,7 @@ class WaitingRoom:
         for another program."""
         self._custody.take_from_owner(item)
         item.tries += 1
-        if item.tries > self._limits.give_back_after or self._custody.kept > self._limits.custody_limit:
+        if item.tries > self._limits.give_back_after or self._custody.kept > self._limits.custody_max:
             if self._host.membership.alive:
                 items = self._custody.let_go([item])
                 self._tasks.spawn(self._give_back(item.stream, items, at_once=not is_foreign))
@@ -150,7 +150,7 @@ class WaitingRoom:
 
     @property
     def _line_max(self) -> int:
-        return max(1, self._limits.custody_limit // LINE_SHARE)
+        return max(1, self._limits.custody_max // LINE_SHARE)
 
     def wait_for_room(self, item: PendingForward, *, is_behind_gap: bool) -> None:
         """Have a message wait until its owner has room for it: in the line of its key, if the queue knows no
@@ -171,7 +171,7 @@ class WaitingRoom:
     def join(self, line: Line[PendingForward], item: PendingForward) -> None:
         """Add a message to a line."""
         line.add(item)
-        is_over = len(line) > self._line_max or self._custody.kept > self._limits.custody_limit
+        is_over = len(line) > self._line_max or self._custody.kept > self._limits.custody_max
         if is_over and self._host.membership.alive and (highest := line.pop_highest()) is not None:
             self._leave_for_room(highest)
 
