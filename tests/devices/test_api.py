@@ -103,7 +103,7 @@ async def test_a_rollout_that_is_aborted_cannot_be_aborted_again(
 
 
 @pytest.mark.slow
-async def test_devices_are_listed_with_what_holds_them_up(api: Api, store: OutboxStore) -> None:
+async def test_devices_are_listed_with_why_they_are_stuck(api: Api, store: OutboxStore) -> None:
     commands = [{"device": device, "body": 1} for device in ("d1", "d2", "d3")]
     await api.do("POST", COMMANDS, {"commands": commands})
     grants = {shard: await store.open("doors", shard, 0, "me") for shard in range(3)}
@@ -168,7 +168,7 @@ async def test_if_one_command_is_wrong_none_is_added(
 
 
 @pytest.mark.slow
-async def test_what_is_not_there_is_told(api: Api) -> None:
+async def test_an_unknown_name_is_answered_with_404(api: Api) -> None:
     for method, path in (
         ("GET", "/outboxes/gates"),
         ("GET", "/outboxes/gates/commands"),

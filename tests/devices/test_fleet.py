@@ -161,12 +161,12 @@ async def test_the_fleet_comes_back_when_the_broker_does(broker: MosquittoServer
         await devices.close()
 
 
-async def test_a_broker_that_is_not_there_is_told() -> None:
+async def test_a_missing_broker_is_reported() -> None:
     with pytest.raises(Unavailable, match="no broker at"):
         await Fleet(parse("mqtt://127.0.0.1:1"), NAMES, SystemClock()).start()
 
 
-async def test_who_may_not_come_in_is_told() -> None:
+async def test_a_refused_login_is_reported() -> None:
     async with MosquittoServer(tls=True, users={"fleet": "secret"}) as server:
         good = parse(server.url.replace("mqtts://", "mqtts://fleet:secret@"))
         async with Fleet(good, NAMES, SystemClock()):

@@ -221,7 +221,7 @@ def test_an_impossible_setting_of_an_outbox_is_named(settings: dict[str, Any], n
         (lambda: made().source("erp", refused=5), "refused"),  # type: ignore[arg-type]
     ],
 )
-def test_what_belongs_to_an_outbox_is_checked_where_it_is_written(make: Any, named: str) -> None:
+def test_invalid_parts_of_an_outbox_are_refused_at_their_declaration(make: Any, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         make()
 
@@ -245,7 +245,7 @@ def test_what_belongs_to_an_outbox_is_checked_where_it_is_written(make: Any, nam
         ({"command": "\ud800"}, "command"),
     ],
 )
-def test_what_no_database_could_keep_is_refused_where_it_is_added(
+def test_values_that_no_database_keeps_are_refused_when_added(
     db: Notes, options: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(InvalidMessage, match=named):

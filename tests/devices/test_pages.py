@@ -70,7 +70,7 @@ async def operator(console: Console) -> AsyncIterator[Browser]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("rollout")
-async def test_devices_are_shown_with_what_holds_them_up(operator: Browser) -> None:
+async def test_devices_are_shown_with_why_they_are_stuck(operator: Browser) -> None:
     page = await operator.get("/devices")
     assert HOSTILE not in page.text
     assert HOSTILE in unescape(page.text)
@@ -88,7 +88,7 @@ async def test_devices_are_shown_with_what_holds_them_up(operator: Browser) -> N
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("rollout")
-async def test_what_is_out_is_not_offered_to_be_taken_back(operator: Browser, store: OutboxStore) -> None:
+async def test_a_published_command_has_no_button_to_cancel_it(operator: Browser, store: OutboxStore) -> None:
     now = await store.now()
     grants = dict(await store.epochs("doors"))
     await store.take_turn(TurnRequest(outbox="doors", shards=3, grants=grants, sendable=[0, 1, 2], now=now))
@@ -152,7 +152,7 @@ async def test_the_newest_rollouts_are_shown_however_many_there_were(
 
 
 @pytest.mark.usefixtures("rollout")
-async def test_the_status_tells_how_many_commands_wait_and_what_is_paused(
+async def test_the_status_counts_waiting_commands_and_names_pauses(
     services: Services, store: OutboxStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members = [Member(name, f"node-{name}", "http://n", load=Load(offers=("doors",))) for name in ("a", "b")]
@@ -169,7 +169,7 @@ async def test_the_status_tells_how_many_commands_wait_and_what_is_paused(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("rollout")
-async def test_what_fails_is_told_without_secrets(operator: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_is_shown_without_secrets(operator: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(self: Outboxes, outbox: str) -> None:
         raise Unavailable("postgresql://office:hunter2@db.example/office is away")
 
@@ -180,7 +180,7 @@ async def test_what_fails_is_told_without_secrets(operator: Browser, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("rollout")
-async def test_who_may_only_read_changes_nothing(console: Console, store: OutboxStore) -> None:
+async def test_a_reader_changes_nothing(console: Console, store: OutboxStore) -> None:
     async with Browser(console) as reader:
         page = await reader.get("/devices", outbox="doors")
         assert "Pause" not in page.text

@@ -26,7 +26,7 @@ def test_an_app_declares_each_outbox_once() -> None:
         app.outbox("doors", colour="red")  # type: ignore[call-arg]
 
 
-def test_what_is_not_set_is_named() -> None:
+def test_a_missing_setting_is_named() -> None:
     services, faces = Services(Config()), App("office").outbox("faces")
     with pytest.raises(ConfigError, match="outbox_url"):
         open_outbox(services)

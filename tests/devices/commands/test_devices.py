@@ -69,7 +69,7 @@ def test_devices_are_listed_and_stale_ones_flagged(holdfast: Any) -> None:
     assert "no outbox 'doors' in outbox_url" in unknown.err
 
 
-def test_one_device_is_shown_with_what_waits_for_it(holdfast: Any) -> None:
+def test_one_device_is_shown_with_its_commands(holdfast: Any) -> None:
     shown = holdfast("devices", "show", "faces/fresh", "--json")
     assert shown.code == 0, shown.err
     [record] = shown.lines
@@ -81,7 +81,7 @@ def test_one_device_is_shown_with_what_waits_for_it(holdfast: Any) -> None:
 @pytest.mark.parametrize(
     "device, code, said", [("fresh", 2, "OUTBOX/DEVICE"), ("faces/404", 1, "never had anything")]
 )
-def test_what_is_not_there_is_named(holdfast: Any, device: str, code: int, said: str) -> None:
+def test_an_unknown_device_is_named(holdfast: Any, device: str, code: int, said: str) -> None:
     shown = holdfast("devices", "show", device)
     assert shown.code == code
     assert said in shown.err
@@ -124,7 +124,7 @@ OLD = "DROP TABLE holdfast_outbox_pause"
     ],
     ids=" ".join,
 )
-def test_tables_of_an_older_version_are_named_with_what_helps(
+def test_tables_of_an_older_version_are_named_with_the_remedy(
     holdfast: Any, place: Path, command: tuple[str, ...]
 ) -> None:
     with closing(sqlite3.connect(place / "office.db")) as database:
@@ -136,7 +136,7 @@ def test_tables_of_an_older_version_are_named_with_what_helps(
     assert "by a migration" in outcome.err
 
 
-def test_a_database_without_tables_is_told_with_what_helps(
+def test_a_database_without_tables_is_reported_with_the_remedy(
     holdfast: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / "empty.db").touch()

@@ -58,7 +58,7 @@ def told(capsys: pytest.CaptureFixture[str], url: str, *arguments: str) -> list[
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_commands_are_listed_without_what_they_say(
+def test_commands_are_listed_without_their_bodies(
     capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
 ) -> None:
     listed = told(capsys, url, "outbox", "ls", "faces")
@@ -89,7 +89,7 @@ def test_show_has_all_fields_of_a_command(
     assert "no command 999" in capsys.readouterr().err
 
 
-def test_what_another_program_spoilt_is_named_beside_all_the_rest(
+def test_a_spoilt_row_is_named_beside_the_others(
     capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
 ) -> None:
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
@@ -120,7 +120,7 @@ def test_retry_and_cancel_change_only_commands_that_allow_it(
 
 
 @pytest.mark.slow
-def test_what_operators_do_is_in_the_audit_log(
+def test_operators_changes_are_in_the_audit_log(
     capsys: pytest.CaptureFixture[str],
     url: str,
     commands: list[int],
@@ -182,7 +182,7 @@ def test_a_rollout_that_is_aborted_cannot_be_aborted_again(
 
 
 @pytest.mark.slow
-def test_what_is_paused_is_seen_everywhere_until_it_is_resumed(
+def test_a_pause_is_shown_until_it_is_resumed(
     capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
 ) -> None:
     database = ["--set", f"outbox_url={url}"]
@@ -206,7 +206,7 @@ def test_what_is_paused_is_seen_everywhere_until_it_is_resumed(
     assert run(["outbox", "pause", "faces", "--device", "a/b", *database]) != 0
 
 
-def test_what_waits_for_a_device_is_taken_back(
+def test_scheduled_commands_of_a_device_are_cancelled(
     capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
 ) -> None:
     database = ["--set", f"outbox_url={url}"]

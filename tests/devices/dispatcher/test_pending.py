@@ -38,7 +38,7 @@ def test_a_turn_takes_the_events_of_the_shards_that_are_served() -> None:
     assert (events.unsent, events.back, events.fresh) == ([], {}, {})
 
 
-def test_what_a_turn_did_not_write_comes_before_what_came_since() -> None:
+def test_events_that_a_turn_did_not_write_come_first() -> None:
     events = filled()
     taken = events.take({0, 1})
     events.answers.append(answer(FIRST, tries=2))

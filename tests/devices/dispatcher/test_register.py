@@ -24,14 +24,14 @@ class Desk:
         self.register = DeviceRegister(spec, self.clock, self.log, self.counts)
 
 
-def test_a_device_that_never_had_a_command_is_a_stranger() -> None:
+def test_a_device_that_never_had_a_command_is_unknown() -> None:
     desk = Desk()
     assert [desk.register.seen("invented") for _ in range(3)] == [(False, False)] * 3
     assert desk.counts.unknown_devices == 3
     assert len(desk.log.events("warning")) == 1
 
 
-def test_what_an_earlier_node_knew_to_be_away_is_so_until_it_is_seen() -> None:
+def test_a_device_known_to_be_away_stays_so_until_it_is_seen() -> None:
     desk = Desk()
     desk.register.add_shard([KnownDevice("d0", None, True), KnownDevice("d1", None, False)])
     assert desk.register.away == {"d0"}

@@ -36,7 +36,7 @@ def test_a_closed_command_is_opened_again_by_an_operator_only() -> None:
     assert {cause for (state, cause) in TABLE if state in CLOSED} == {Cause.RETRY}
 
 
-def test_what_is_out_can_t_be_cancelled_or_superseded() -> None:
+def test_a_published_command_can_t_be_cancelled_or_superseded() -> None:
     published = queue.publish(ENTRY, 3, 100.0, counts=True)
     for cause in (Cause.CANCEL, Cause.SUPERSEDE):
         with pytest.raises(KeyError):
@@ -153,7 +153,7 @@ def test_a_correlation_reads_what_it_writes() -> None:
         f"1.1.{2**31}",
     ],
 )
-def test_what_was_never_sent_is_no_correlation(text: str) -> None:
+def test_an_invalid_id_is_no_correlation(text: str) -> None:
     with pytest.raises(InvalidMessage):
         Correlation.parse(text)
 

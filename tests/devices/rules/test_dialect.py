@@ -59,7 +59,7 @@ def test_a_plain_payload_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 129, "\u00e9", "a\n"])
-def test_what_can_not_be_an_id_is_refused(name: str) -> None:
+def test_an_invalid_id_is_refused(name: str) -> None:
     assert check_id("7.3/2") == "7.3/2"
     with pytest.raises(InvalidMessage, match="128 printable"):
         check_id(name)
@@ -80,12 +80,12 @@ class Typed:
         return Reading(str(payload[1]))
 
 
-def test_what_a_dialect_does_is_taken_as_it_is() -> None:
+def test_the_results_of_a_dialect_are_unchanged() -> None:
     assert write_id(Typed(), b"c", "7") == b"c\x07"
     assert read_answer(Typed(), b"a\x07") == Reading("7")
 
 
-def test_what_a_dialect_refuses_is_told_in_its_own_words() -> None:
+def test_an_error_of_a_dialect_is_raised_unchanged() -> None:
     with pytest.raises(InvalidMessage, match=r"^it must begin with c$"):
         write_id(Typed(), b"x", "7")
     with pytest.raises(InvalidMessage, match=r"^it must begin with a$"):

@@ -66,7 +66,7 @@ def test_silent_tries_can_be_switched_off() -> None:
 
 
 @pytest.mark.parametrize("rules", [HEARTBEATS, NONE])
-def test_a_device_that_nobody_listens_for_is_away_at_once(rules: PresenceRules) -> None:
+def test_a_device_without_a_receiver_is_away_at_once(rules: PresenceRules) -> None:
     presence = Presence(rules)
     presence.seen("a", 0)
     presence.mark_away("a")
@@ -75,7 +75,7 @@ def test_a_device_that_nobody_listens_for_is_away_at_once(rules: PresenceRules) 
     assert not presence.away
 
 
-def test_what_was_stored_counts_until_there_is_news() -> None:
+def test_stored_presence_counts_until_there_is_news() -> None:
     presence = Presence(HEARTBEATS)
     presence.seen("b", 100)
     presence.restore_away("a", 7)
@@ -91,7 +91,7 @@ def test_what_was_stored_counts_until_there_is_news() -> None:
     assert presence.last_seen("b") is None
 
 
-def test_whoever_goes_away_is_news_once() -> None:
+def test_a_device_that_goes_away_is_news_once() -> None:
     presence = Presence(HEARTBEATS)
     presence.seen("a", 0)
     presence.expect("never seen", 0)
@@ -115,7 +115,7 @@ def test_rules_that_make_no_sense_are_refused() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["seen", "expect", "nobody", "wait"]))))
-def test_away_is_who_was_silent_for_too_long_or_is_said_to_be(steps: list[tuple[str, str]]) -> None:
+def test_a_device_is_away_if_silent_for_too_long_or_without_receiver(steps: list[tuple[str, str]]) -> None:
     presence, now = Presence(HEARTBEATS), 0.0
     since: dict[str, float] = {}
     for device, step in steps:

@@ -19,7 +19,7 @@ def test_a_device_has_topics_of_its_own() -> None:
 
 
 @given(st.from_regex(DEVICE_ID, fullmatch=True))
-def test_what_a_device_says_is_known_for_its(device: str) -> None:
+def test_a_topic_names_its_device(device: str) -> None:
     answer, heartbeat = TOPICS.topics_of(device)
     assert TOPICS.read(answer) == ("answer", device)
     assert TOPICS.read(heartbeat) == ("heartbeat", device)
@@ -90,7 +90,7 @@ def test_the_topics_of_answers_and_commands_must_differ() -> None:
         Topics(command="a/{device}", answer="a/{device}")
 
 
-def test_without_a_heartbeat_topic_no_heartbeat_is_heard() -> None:
+def test_without_a_heartbeat_topic_heartbeats_are_ignored() -> None:
     quiet = Topics(heartbeat="")
     assert quiet.all_device_filters() == ["dev/face/+/Ack"]
     assert quiet.read("dev/face/7/heartbeat") is None

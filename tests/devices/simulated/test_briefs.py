@@ -61,7 +61,7 @@ async def test_the_end_of_every_command_is_reported(site: Site) -> None:
     assert await site.store.pending_briefs("doors", [0], 10) == []
 
 
-async def test_what_an_earlier_owner_left_is_told_even_if_the_queue_was_away(site: Site) -> None:
+async def test_pending_briefs_are_sent_when_the_queue_is_back(site: Site) -> None:
     await site.start(1, briefs="briefs")
     command = await site.add("d0")
     await site.until(command, CommandState.ACKNOWLEDGED)
@@ -82,7 +82,7 @@ async def test_what_an_earlier_owner_left_is_told_even_if_the_queue_was_away(sit
     assert site.log.events("warning").count("can't tell ends of commands") == 3
 
 
-async def test_without_a_queue_nothing_is_kept_to_be_told(site: Site) -> None:
+async def test_without_a_queue_no_briefs_are_stored(site: Site) -> None:
     await site.start(1)
     await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     assert await site.store.pending_briefs("doors", [0], 10) == []
@@ -112,7 +112,9 @@ async def test_an_answer_that_no_brief_has_room_for_is_left_out(site: Site) -> N
         (b"\xff\x00", {"answer_base64": "/wA="}),
     ],
 )
-def test_an_answer_is_told_as_what_it_is(answer: bytes | None, fields: dict[str, Any] | None) -> None:
+def test_a_brief_has_the_answer_as_json_text_or_base64(
+    answer: bytes | None, fields: dict[str, Any] | None
+) -> None:
     brief = brief_of("office", "doors", StoredCommand(**{**_fields(ENTRY), "answer": answer}), "node")
     value = decode_brief(brief).value
     known = {"command": 7, "device": "d0", "state": "acknowledged", "trace_id": "t-1", "rollout": None}
@@ -122,7 +124,7 @@ def test_an_answer_is_told_as_what_it_is(answer: bytes | None, fields: dict[str,
         assert value == known | fields
 
 
-def test_a_superseded_command_is_told_as_one_that_another_stands_for() -> None:
+def test_a_superseded_command_has_the_outcome_duplicated() -> None:
     entry = StoredCommand(
         **{**_fields(ENTRY), "state": CommandState.SUPERSEDED, "reason": "superseded by a newer command"}
     )

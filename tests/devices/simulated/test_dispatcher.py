@@ -106,7 +106,7 @@ async def test_an_answer_that_is_refused_says_so(site: Site) -> None:
     await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
 
 
-async def test_what_a_broker_ends_connections_for_fails_and_takes_no_other_with_it(site: Site) -> None:
+async def test_a_command_that_breaks_connections_fails_alone(site: Site) -> None:
     await site.start(10, patience=PATIENCE)
     take, cuts = site.broker.take, []
 
@@ -127,7 +127,7 @@ async def test_what_a_broker_ends_connections_for_fails_and_takes_no_other_with_
     assert entry.spent == PATIENCE.max_tries
 
 
-async def test_what_a_broker_never_takes_fails_at_once(site: Site) -> None:
+async def test_a_command_that_the_broker_never_takes_fails_at_once(site: Site) -> None:
     await site.start(0, patience=PATIENCE)
     site.broker.listen("d0", lambda id_, payload: None)
     with mock.patch.object(site.broker, "take", lambda devices, command, _: devices.hear(
@@ -142,7 +142,7 @@ async def test_what_a_broker_never_takes_fails_at_once(site: Site) -> None:
     [PresenceRules(offline_after_s=5.0), PresenceRules(heartbeats=False, silent_tries=2)],
     ids=["away", "there"],
 )
-async def test_what_a_broker_refuses_fails_after_all_tries_with_its_word(
+async def test_a_command_that_the_broker_refuses_fails_after_all_tries(
     site: Site, presence: PresenceRules
 ) -> None:
     await site.start(1, patience=PATIENCE, presence=presence)
@@ -163,7 +163,7 @@ async def test_what_a_broker_refuses_fails_after_all_tries_with_its_word(
     assert site.log.events("warning").count("the broker takes no command for a device") == 1
 
 
-async def test_what_a_turn_could_not_store_is_told_to_the_next(site: Site) -> None:
+async def test_events_that_a_turn_could_not_store_go_to_the_next(site: Site) -> None:
     take, take_turn = site.broker.take, site.store.take_turn
     refused: list[str] = []
     failed: list[str] = []
@@ -209,7 +209,7 @@ async def test_odd_answers_change_nothing_and_are_logged_once(site: Site) -> Non
     await site.until(command, CommandState.ACKNOWLEDGED)
 
 
-async def test_devices_that_somebody_invents_leave_nothing_behind(site: Site) -> None:
+async def test_invented_devices_leave_no_rows(site: Site) -> None:
     await site.start(1, patience=PATIENCE, presence=PresenceRules(offline_after_s=5.0))
     await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     turns = site.dispatcher.counts.turns
@@ -256,7 +256,7 @@ async def test_nothing_is_sent_while_the_broker_is_away(site: Site) -> None:
         await site.until(command, CommandState.ACKNOWLEDGED, within_s=5.0)
 
 
-async def test_a_broker_that_confirms_nothing_holds_up_what_isn_t_answered_for_a_while_only(
+async def test_a_broker_that_confirms_nothing_delays_commands_for_a_while(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryDevices, "accepted", lambda *_, **__: None)
@@ -295,7 +295,7 @@ async def test_a_rate_spreads_what_is_ready(site: Site) -> None:
     assert 45 <= site.dispatcher.counts.sent <= 55
 
 
-async def test_whoever_takes_the_identity_takes_the_shard(site: Site) -> None:
+async def test_a_takeover_of_the_identity_loses_the_shard(site: Site) -> None:
     await site.start(1)
     await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     await MemoryDevices(site.broker, site.outbox.spec.identity(0)).start()
@@ -334,7 +334,7 @@ async def test_a_turn_of_unknown_outcome_is_fenced(site: Site) -> None:
     assert site.lost == []
 
 
-async def test_what_a_crash_took_back_is_known_when_the_shard_comes_back(site: Site) -> None:
+async def test_a_try_that_a_crash_took_back_is_known_to_the_next_owner(site: Site) -> None:
     await site.start(0, patience=PATIENCE, presence=NO_PRESENCE)
     times: list[float] = []
     site.broker.listen("d0", lambda id_, payload: times.append(site.clock.monotonic()))
@@ -404,7 +404,7 @@ async def test_a_shard_in_doubt_is_kept_until_it_can_be_opened_again(site: Site)
     assert site.lost == []
 
 
-async def test_sources_are_asked_no_more_once_their_shard_went_while_it_was_opened_again(site: Site) -> None:
+async def test_sources_stop_when_their_shard_goes_while_it_is_reopened(site: Site) -> None:
     await site.start(1)
     told = list[int | None]()
     site.dispatcher.on_first_shard = told.append
@@ -463,7 +463,7 @@ class SlowAnswer:
         await self.site.clock.sleep(0.1)
 
 
-async def test_what_a_shard_has_heard_is_written_before_it_goes(site: Site) -> None:
+async def test_answers_are_written_before_their_shard_goes(site: Site) -> None:
     await site.start(1)
     slow = SlowAnswer(site)
     command = await slow.command()
@@ -500,7 +500,7 @@ async def test_a_shard_goes_although_no_turn_can_be_written(site: Site) -> None:
 
 
 @pytest.mark.parametrize("failing_turns", [1, 1000])
-async def test_what_a_shard_has_heard_is_kept_until_it_comes_back(site: Site, failing_turns: int) -> None:
+async def test_answers_of_a_lost_shard_are_kept_until_it_comes_back(site: Site, failing_turns: int) -> None:
     """Also where a turn is written after the shard has gone: it says nothing of that shard."""
     await site.start(1)
     slow = SlowAnswer(site)
@@ -531,7 +531,7 @@ async def test_what_a_shard_has_heard_is_kept_until_it_comes_back(site: Site, fa
     assert len(slow.came) == 1
 
 
-async def test_what_a_refused_turn_had_heard_is_kept_until_the_shard_comes_back(site: Site) -> None:
+async def test_answers_of_a_fenced_turn_are_kept_until_the_shard_comes_back(site: Site) -> None:
     await site.start(1)
     slow = SlowAnswer(site)
     command = await slow.command()
@@ -604,7 +604,7 @@ async def test_a_group_that_fails_for_some_devices_limits_the_others_all_the_sam
         await site.until(command, CommandState.ACKNOWLEDGED)
 
 
-async def test_failures_of_group_are_told_by_kind_and_no_device_each_by_itself(site: Site) -> None:
+async def test_failures_of_group_are_logged_once_a_kind(site: Site) -> None:
     def group(device: str) -> str:
         raise RuntimeError(f"unheard of: {device}") if device < "d5" else SystemExit(device)
 
@@ -616,7 +616,7 @@ async def test_failures_of_group_are_told_by_kind_and_no_device_each_by_itself(s
     assert not any("unheard" in str(fields) for fields in told), "its text may hold people's data"
 
 
-async def test_a_part_that_another_took_is_told_nothing_of_when_its_devices_were_seen(site: Site) -> None:
+async def test_last_seen_of_a_lost_shard_s_devices_is_not_stored(site: Site) -> None:
     await site.start(8, shards=2)
     taken, stored = site.store.take_turn, list[TurnRequest]()
 

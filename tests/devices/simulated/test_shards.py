@@ -72,7 +72,7 @@ async def test_shards_are_shared_with_a_neighbour_that_serves_the_outbox(site: S
     assert len(node.served) == 2
 
 
-async def test_what_a_draining_neighbour_gives_up_is_served_before_it_has_left(site: Site) -> None:
+async def test_shards_of_a_draining_neighbour_are_served_at_once(site: Site) -> None:
     node = Node(site, neighbour(draining=False))
     await node.start()
     await node.until_served(2)

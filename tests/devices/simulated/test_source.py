@@ -74,7 +74,7 @@ async def test_an_api_that_fails_is_asked_again_from_the_same_place(site: Site) 
     assert site.log.events("warning").count("a source failed") == 3
 
 
-async def test_what_can_t_be_added_is_told_and_holds_up_nothing(site: Site) -> None:
+async def test_invalid_commands_of_a_page_are_reported_and_skipped(site: Site) -> None:
     await site.start(3, max_body=1000)
     wrong: list[Any] = [
         {"device": "d0/+", "command": {}},

@@ -31,7 +31,7 @@ def told(spans: list[SpanRecord]) -> list[tuple[str, str]]:
     return [(span.name, span.error) for span in spans]
 
 
-async def test_a_command_is_sent_and_answered_in_the_trace_of_who_added_it(
+async def test_a_command_is_sent_and_answered_in_the_caller_s_trace(
     site: Site, spans: list[SpanRecord]
 ) -> None:
     await site.start(1)
@@ -70,7 +70,7 @@ async def test_each_try_has_a_span_and_a_command_that_failed_says_why(
     assert spans[-1].failed
 
 
-async def test_what_the_broker_refuses_fails_and_the_line_of_the_log_names_the_trace(
+async def test_a_refused_command_fails_and_the_log_names_its_trace(
     site: Site, spans: list[SpanRecord]
 ) -> None:
     await site.start(1, patience=PATIENCE)
@@ -117,7 +117,7 @@ async def test_a_try_that_was_not_confirmed_before_its_shard_went_has_a_span_tha
     assert told(spans) == [("publish doors", "the connection to the broker ended first")]
 
 
-async def test_what_is_never_sent_has_a_span_that_says_so(site: Site, spans: list[SpanRecord]) -> None:
+async def test_an_expired_command_has_a_span(site: Site, spans: list[SpanRecord]) -> None:
     await site.start(0, patience=PATIENCE)
     site.broker.listen("d0", lambda id_, payload: None)
     await site.add("d0")  # stands before it

@@ -33,7 +33,7 @@ def worked(site: Site, host: Host | None = None) -> DeviceWork:
 
 
 @pytest.mark.parametrize("archive", [False, True])
-async def test_what_closed_long_ago_goes_a_few_at_a_time(
+async def test_old_commands_are_deleted_a_few_at_a_time(
     site: Site, archive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "EXPIRE_BATCH", 2)
@@ -60,7 +60,7 @@ async def test_what_closed_long_ago_goes_a_few_at_a_time(
     assert [*site.store.tables.archive] == (old if archive else [])
 
 
-async def test_whoever_takes_a_shard_hears_the_devices_that_have_had_commands(
+async def test_a_new_owner_watches_the_devices_of_its_shard(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched: list[str] = []

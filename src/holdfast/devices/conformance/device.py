@@ -122,7 +122,7 @@ class DeviceConformance:
         accepted = {(await events.until(Accepted)).id for _ in range(50)}
         assert accepted == set(came)
 
-    async def test_a_heartbeat_is_told_as_a_sign_of_life(self, bench: DeviceBench) -> None:
+    async def test_a_heartbeat_is_a_sign_of_life(self, bench: DeviceBench) -> None:
         _, events = await self.start(bench)
         await bench.heartbeat("8")
         assert await events.next() == Seen("8")
@@ -134,7 +134,7 @@ class DeviceConformance:
             "8", "1.5.1", b'{"messageId":"1.5.1","device":"7"}'
         )
 
-    async def test_an_answer_that_the_broker_retained_is_not_told(self, bench: DeviceBench) -> None:
+    async def test_a_retained_answer_is_ignored(self, bench: DeviceBench) -> None:
         await bench.answer("7", "", b'{"messageId":"1.4.1"}', retained=True)
         _, events = await self.start(bench)
         await bench.answer("7", "", b'{"messageId":"1.5.1"}')
@@ -149,7 +149,7 @@ class DeviceConformance:
         await bench.heartbeat("8")
         assert [await events.next(), await events.next()] == [Seen("7"), Seen("8")]
 
-    async def test_what_makes_no_command_is_refused_at_once(self, bench: DeviceBench) -> None:
+    async def test_an_invalid_command_is_refused_at_once(self, bench: DeviceBench) -> None:
         devices, _ = await self.start(bench)
         for device in ("", "a/b", "a+", "#", "$SYS", "a\0"):
             with pytest.raises(InvalidMessage):
@@ -175,7 +175,7 @@ class DeviceConformance:
         with pytest.raises(Unavailable):
             devices.publish(Command("7", "1.1.1", BODY))
 
-    async def test_a_broken_connection_is_told_and_made_again(self, bench: DeviceBench) -> None:
+    async def test_a_broken_connection_is_reported_and_made_again(self, bench: DeviceBench) -> None:
         await bench.listen("7")
         devices, events = await self.start(bench)
         await bench.cut("me")
@@ -188,24 +188,20 @@ class DeviceConformance:
         await bench.answer("7", "", b'{"messageId":"1.1.2"}')
         assert (await events.until(DeviceAnswer)).id == "1.1.2"
 
-    async def test_each_command_is_accounted_for_once_when_the_connection_breaks(
-        self, bench: DeviceBench
-    ) -> None:
+    async def test_a_broken_connection_reports_each_command_once(self, bench: DeviceBench) -> None:
         await bench.listen("7")
         devices, events = await self.start(bench)
         sent = [f"1.{number}.1" for number in range(20)]
         for command in sent:
             devices.publish(Command("7", command, BODY))
         await bench.cut("me")
-        told = []
+        reported = []
         while not isinstance(event := await events.next(), Connected):
             if not isinstance(event, Disconnected | Seen | DeviceAnswer):
-                told.append(event.id)
-        assert sorted(told) == sorted(sent)
+                reported.append(event.id)
+        assert sorted(reported) == sorted(sent)
 
-    async def test_the_later_one_of_an_identity_cuts_off_the_earlier_for_good(
-        self, bench: DeviceBench
-    ) -> None:
+    async def test_a_later_connection_of_an_identity_cuts_off_the_earlier(self, bench: DeviceBench) -> None:
         await bench.listen("7")
         owner = ["first"]
 
@@ -227,7 +223,7 @@ class DeviceConformance:
         await bench.answer("7", "", b'{"messageId":"2.1.2"}')
         assert (await later_ears.until(DeviceAnswer)).id == "2.1.2"
 
-    async def test_who_owns_it_no_more_does_not_even_connect(self, bench: DeviceBench) -> None:
+    async def test_a_former_owner_does_not_connect(self, bench: DeviceBench) -> None:
         async def no() -> bool:
             return False
 
@@ -235,9 +231,7 @@ class DeviceConformance:
         await devices.start()
         assert (await DeviceEvents(devices).until(Disconnected)).taken_over
 
-    async def test_who_could_not_ask_whether_devices_are_still_ours_asks_again(
-        self, bench: DeviceBench
-    ) -> None:
+    async def test_an_unanswered_ownership_check_is_repeated(self, bench: DeviceBench) -> None:
         asked = []
 
         async def soon() -> bool:
@@ -260,16 +254,16 @@ class DeviceConformance:
         assert (await events.until(Accepted)).id == "0.1.1"
         assert (await other_ears.until(Accepted)).id == "1.1.1"
 
-    async def test_the_broker_may_know_that_nobody_is_there(self, bench: DeviceBench) -> None:
+    async def test_the_broker_may_know_that_a_device_has_no_receiver(self, bench: DeviceBench) -> None:
         await bench.listen("7")
         devices, events = await self.start(bench)
         devices.publish(Command("7", "1.1.1", BODY))
         devices.publish(Command("404", "1.2.1", BODY))
-        told = {
+        reported = {
             event.id: event.no_receiver
             for event in [await events.until(Accepted), await events.until(Accepted)]
         }
-        assert told == {"1.1.1": False, "1.2.1": devices.reports_no_receiver}
+        assert reported == {"1.1.1": False, "1.2.1": devices.reports_no_receiver}
 
     async def test_closing_ends_the_events_and_refuses_commands(self, bench: DeviceBench) -> None:
         devices, events = await self.start(bench)

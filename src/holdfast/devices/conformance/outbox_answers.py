@@ -7,14 +7,12 @@ from holdfast.devices.conformance.outbox_bench import (
     NOW,
     OUTBOX,
     PATIENCE,
-    Begin,
-    ManualDispatcher,
+    Driver,
     OutboxFixtures,
     answer,
     bodies,
     new,
 )
-from holdfast.devices.ports.outbox import OutboxStore
 from holdfast.devices.rules.device_queue import CommandState, Correlation, HeadPhase
 from holdfast.devices.rules.device_turn import CommandAnswer, Unsent
 
@@ -24,24 +22,18 @@ class AnswersConformance(OutboxFixtures):
 
     # --- answers
 
-    async def test_a_newer_command_replaces_before_its_arrival_was_read(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
-    ) -> None:
-        with begin() as db:
-            [old, _] = db.add([new("d1", b"%d" % n, supersede_key="p1") for n in range(2)])
-        result = await dispatcher.take_turn(limit=1)
+    async def test_a_newer_command_replaces_before_its_arrival_was_read(self, driver: Driver) -> None:
+        [old, _] = driver.add([new("d1", b"%d" % n, supersede_key="p1") for n in range(2)])
+        result = await driver.take_turn(limit=1)
         assert ([entry.id for entry in result.closed], bodies(result.sendings)) == ([old], [b"1"])
-        assert (await self.standing(store, old)).state is CommandState.SUPERSEDED
+        assert (await driver.stored(old)).state is CommandState.SUPERSEDED
 
-    async def test_only_a_try_of_what_is_out_can_be_answered(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
-    ) -> None:
-        with begin() as db:
-            [number] = db.add([new("d1")])
-            db.add([new("d2")])
-        first = next(s for s in await dispatcher.send() if s.device == "d1")
-        dispatcher.now = first.due
-        second = next(s for s in await dispatcher.send() if s.device == "d1")
+    async def test_only_a_published_command_can_be_answered(self, driver: Driver) -> None:
+        [number] = driver.add([new("d1")])
+        driver.add([new("d2")])
+        first = next(s for s in await driver.send() if s.device == "d1")
+        driver.now = first.due
+        second = next(s for s in await driver.send() if s.device == "d1")
         assert second.correlation.tries == 2
         epoch, command, tries = second.correlation.epoch, second.correlation.command, 2
         strays = [
@@ -51,209 +43,177 @@ class AnswersConformance(OutboxFixtures):
             CommandAnswer("d2", first.correlation),
             CommandAnswer("d1", Correlation(epoch, command + 1000, tries)),
         ]
-        result = await dispatcher.take_turn(answers=strays)
+        result = await driver.take_turn(answers=strays)
         assert (result.unmatched, result.closed) == (strays, [])
-        assert (await self.standing(store, number)).state is CommandState.PUBLISHED
-        result = await dispatcher.take_turn(answers=[answer(second), answer(second)])
+        assert (await driver.stored(number)).state is CommandState.PUBLISHED
+        result = await driver.take_turn(answers=[answer(second), answer(second)])
         assert (len(result.closed), result.unmatched) == (1, [answer(second)])
-        result = await dispatcher.take_turn(answers=[answer(second)])
+        result = await driver.take_turn(answers=[answer(second)])
         assert (result.closed, result.unmatched) == ([], [answer(second)])
-        assert len(dispatcher.told) == 1
+        assert len(driver.reported) == 1
 
-    async def test_an_answer_to_an_earlier_try_counts_and_the_last_one_is_given_its_time(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
-    ) -> None:
-        with begin() as db:
-            [number, _, _] = db.add([new("d1", b"%d" % n) for n in range(3)])
-        [first] = await dispatcher.send()
-        dispatcher.now = first.due
-        [second] = await dispatcher.send()
-        dispatcher.now += 1
-        result = await dispatcher.take_turn(answers=[answer(first, b"late")])
+    async def test_an_answer_to_an_earlier_try_counts(self, driver: Driver) -> None:
+        [number, _, _] = driver.add([new("d1", b"%d" % n) for n in range(3)])
+        [first] = await driver.send()
+        driver.now = first.due
+        [second] = await driver.send()
+        driver.now += 1
+        result = await driver.take_turn(answers=[answer(first, b"late")])
         assert (result.late, result.unmatched, result.freed, result.sendings) == (1, [], 0, [])
-        entry = await self.standing(store, number)
-        assert (entry.state, entry.answer, dispatcher.told) == (CommandState.ACKNOWLEDGED, b"late", [entry])
-        result = await dispatcher.take_turn(answers=[answer(first, b"late")])
+        entry = await driver.stored(number)
+        assert (entry.state, entry.answer, driver.reported) == (
+            CommandState.ACKNOWLEDGED,
+            b"late",
+            [entry],
+        )
+        result = await driver.take_turn(answers=[answer(first, b"late")])
         assert (len(result.unmatched), result.closed, result.sendings) == (1, [], [])
-        result = await dispatcher.take_turn(answers=[answer(second)])
+        result = await driver.take_turn(answers=[answer(second)])
         assert (result.unmatched, result.closed, result.freed) == ([], [], 1)
         [first] = result.sendings
         assert first.body == b"1"
-        assert len((await dispatcher.take_turn(answers=[answer(second)])).unmatched) == 1, "it is over"
-        dispatcher.now = first.due
-        [second] = await dispatcher.send()
-        result = await dispatcher.take_turn(answers=[answer(first)])
+        assert len((await driver.take_turn(answers=[answer(second)])).unmatched) == 1, "it is over"
+        driver.now = first.due
+        [second] = await driver.send()
+        result = await driver.take_turn(answers=[answer(first)])
         assert (len(result.closed), result.freed, result.sendings) == (1, 0, [])
-        dispatcher.now += LATEST_S
-        result = await dispatcher.take_turn()
+        driver.now += LATEST_S
+        result = await driver.take_turn()
         assert (result.freed, bodies(result.sendings)) == (1, [b"2"]), "the last one will never be answered"
 
-    async def test_a_late_answer_does_not_lengthen_the_wait_for_the_last_try(
-        self, dispatcher: ManualDispatcher, begin: Begin
-    ) -> None:
-        with begin() as db:
-            db.add([new("d1", b"1"), new("d1", b"2")])
-        [first] = await dispatcher.send()
-        dispatcher.now = first.due
-        [second] = await dispatcher.send()
-        dispatcher.now = second.due - 1
-        assert await dispatcher.send(answers=[answer(first)]) == []
-        dispatcher.now = second.due
-        assert bodies(await dispatcher.send()) == [b"2"]
+    async def test_a_late_answer_does_not_lengthen_the_wait_for_the_last_try(self, driver: Driver) -> None:
+        driver.add([new("d1", b"1"), new("d1", b"2")])
+        [first] = await driver.send()
+        driver.now = first.due
+        [second] = await driver.send()
+        driver.now = second.due - 1
+        assert await driver.send(answers=[answer(first)]) == []
+        driver.now = second.due
+        assert bodies(await driver.send()) == [b"2"]
 
-    async def test_a_late_answer_of_what_is_held_frees_its_device(
-        self, dispatcher: ManualDispatcher, begin: Begin
-    ) -> None:
-        with begin() as db:
-            db.add([new("d1", b"1"), new("d1", b"2")])
-        [first] = await dispatcher.send()
-        dispatcher.now = first.due
-        [second] = await dispatcher.send()
-        dispatcher.now = second.due
-        assert (await dispatcher.take_turn(away={"d1"})).freed == 1
-        result = await dispatcher.take_turn(answers=[answer(first)], back=["d1"])
+    async def test_a_late_answer_to_a_held_command_frees_its_device(self, driver: Driver) -> None:
+        driver.add([new("d1", b"1"), new("d1", b"2")])
+        [first] = await driver.send()
+        driver.now = first.due
+        [second] = await driver.send()
+        driver.now = second.due
+        assert (await driver.take_turn(away={"d1"})).freed == 1
+        result = await driver.take_turn(answers=[answer(first)], back=["d1"])
         assert (len(result.closed), result.freed, bodies(result.sendings)) == (1, 0, [b"2"])
 
-    async def test_what_answers_late_is_not_asked_again(
-        self, dispatcher: ManualDispatcher, begin: Begin
-    ) -> None:
-        with begin() as db:
-            db.add([new("d1")])
-        [sending] = await dispatcher.send(slow={"d1": 40.0})
-        assert sending.due - dispatcher.now == 60.0
-        dispatcher.now += 59
-        assert await dispatcher.send(check_dues=True, slow={"d1": 40.0}) == []
+    async def test_a_slow_device_is_not_asked_again_too_soon(self, driver: Driver) -> None:
+        driver.add([new("d1")])
+        [sending] = await driver.send(slow={"d1": 40.0})
+        assert sending.due - driver.now == 60.0
+        driver.now += 59
+        assert await driver.send(check_dues=True, slow={"d1": 40.0}) == []
 
-    async def test_a_refusal_closes_and_the_next_goes(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
-    ) -> None:
-        with begin() as db:
-            [number, _] = db.add([new("d1", b"1"), new("d1", b"2")])
-        [sending] = await dispatcher.send()
-        assert bodies(await dispatcher.send(answers=[answer(sending, b"no", ok=False)])) == [b"2"]
-        entry = await self.standing(store, number)
+    async def test_a_refusal_closes_and_the_next_goes(self, driver: Driver) -> None:
+        [number, _] = driver.add([new("d1", b"1"), new("d1", b"2")])
+        [sending] = await driver.send()
+        assert bodies(await driver.send(answers=[answer(sending, b"no", ok=False)])) == [b"2"]
+        entry = await driver.stored(number)
         assert (entry.state, entry.answer, entry.reason) == (CommandState.FAILED, b"no", "the device refused")
 
     # --- tries, expiry, absence
 
-    async def test_without_an_answer_it_is_sent_again_later_and_later_and_then_fails(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
-    ) -> None:
-        with begin() as db:
-            [number, _] = db.add([new("d1", b"1"), new("d1", b"2")])
-        [sending] = await dispatcher.send()
+    async def test_a_command_without_an_answer_is_sent_again_and_fails(self, driver: Driver) -> None:
+        [number, _] = driver.add([new("d1", b"1"), new("d1", b"2")])
+        [sending] = await driver.send()
         for tries, least_s in ((2, 20.0), (3, 35.0)):
-            dispatcher.now = sending.due - 0.1
-            assert await dispatcher.send() == []
-            dispatcher.now = sending.due
-            result = await dispatcher.take_turn()
+            driver.now = sending.due - 0.1
+            assert await driver.send() == []
+            driver.now = sending.due
+            result = await driver.take_turn()
             [sending] = result.sendings
             assert result.repeats == 1
             assert (sending.correlation.tries, sending.body) == (tries, b"1")
-            assert sending.due - dispatcher.now >= least_s
-        dispatcher.now = sending.due
-        result = await dispatcher.take_turn()
+            assert sending.due - driver.now >= least_s
+        driver.now = sending.due
+        result = await driver.take_turn()
         assert (bodies(result.sendings), result.freed, result.repeats) == ([b"2"], 1, 0)
-        entry = await self.standing(store, number)
+        entry = await driver.stored(number)
         assert (entry.state, entry.reason) == (CommandState.FAILED, "no answer in all tries")
-        assert dispatcher.told == [entry]
+        assert driver.reported == [entry]
 
-    async def test_what_has_expired_is_not_sent(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
-    ) -> None:
-        with begin() as db:
-            numbers = db.add([new("d1", b"%d" % n, expires_at=NOW + 5) for n in range(30)])
-            db.add([new("d1", b"lasting")])
-        [sending] = await dispatcher.send()
-        dispatcher.now += 5
-        assert (await dispatcher.take_turn()).closed == [], "the device may be at it"
-        sendings = await dispatcher.send(answers=[answer(sending)])
+    async def test_an_expired_command_is_not_sent(self, driver: Driver) -> None:
+        numbers = driver.add([new("d1", b"%d" % n, expires_at=NOW + 5) for n in range(30)])
+        driver.add([new("d1", b"lasting")])
+        [sending] = await driver.send()
+        driver.now += 5
+        assert (await driver.take_turn()).closed == [], "the device may be at it"
+        sendings = await driver.send(answers=[answer(sending)])
         while not sendings:
-            sendings = await dispatcher.send()
+            sendings = await driver.send()
         assert bodies(sendings) == [b"lasting"]
-        states = [(await self.standing(store, number)).state for number in numbers]
+        states = [(await driver.stored(number)).state for number in numbers]
         assert states == [CommandState.ACKNOWLEDGED, *[CommandState.EXPIRED] * 29]
-        assert len(dispatcher.told) == 30
+        assert len(driver.reported) == 30
 
-    async def test_a_sweep_finds_what_expires_in_the_queue(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
-    ) -> None:
-        with begin() as db:
-            _, number = db.add([new("d1"), new("d1", b"short", expires_at=NOW + 5)])
-        await dispatcher.take_turn()
-        dispatcher.now += 5
-        await dispatcher.take_turn(sweep=True)
-        assert (await self.standing(store, number)).state is CommandState.EXPIRED
-        assert [entry.body for entry in dispatcher.told] == [b"short"]
+    async def test_a_sweep_closes_expired_commands(self, driver: Driver) -> None:
+        _, number = driver.add([new("d1"), new("d1", b"short", expires_at=NOW + 5)])
+        await driver.take_turn()
+        driver.now += 5
+        await driver.take_turn(sweep=True)
+        assert (await driver.stored(number)).state is CommandState.EXPIRED
+        assert [entry.body for entry in driver.reported] == [b"short"]
 
-    async def test_nothing_goes_to_a_device_that_is_away_but_probes_which_use_up_no_tries(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
-    ) -> None:
-        with begin() as db:
-            [number] = db.add([new("d1")])
+    async def test_a_device_that_is_away_is_only_probed(self, driver: Driver) -> None:
+        [number] = driver.add([new("d1")])
         away = {"d1"}
-        assert await dispatcher.send(away=away) == []
+        assert await driver.send(away=away) == []
         for tries in range(1, 5):
-            dispatcher.now += PATIENCE.probe_s
-            [probe] = await dispatcher.send(away=away)
+            driver.now += PATIENCE.probe_s
+            [probe] = await driver.send(away=away)
             assert probe.correlation.tries == tries
-            dispatcher.now = probe.due
-            result = await dispatcher.take_turn(away=away)
+            driver.now = probe.due
+            result = await driver.take_turn(away=away)
             assert (result.sendings, result.freed) == ([], 1)
-        assert (await self.standing(store, number)).spent == 0
-        assert [status.phases for status in await store.devices(OUTBOX)] == [(HeadPhase.HELD,)]
-        [sending] = await dispatcher.send(back=["d1"])
+        assert (await driver.stored(number)).spent == 0
+        assert [status.phases for status in await driver.store.devices(OUTBOX)] == [(HeadPhase.HELD,)]
+        [sending] = await driver.send(back=["d1"])
         assert sending.correlation.tries == 5
-        result = await dispatcher.take_turn(answers=[answer(sending)])
+        result = await driver.take_turn(answers=[answer(sending)])
         assert (len(result.closed), result.freed) == (1, 1)
 
-    async def test_a_late_answer_of_a_held_command_closes_it(
-        self, dispatcher: ManualDispatcher, begin: Begin
-    ) -> None:
-        with begin() as db:
-            db.add([new("d1", b"1"), new("d1", b"2")])
-        [sending] = await dispatcher.send()
-        dispatcher.now = sending.due
-        assert (await dispatcher.take_turn(away={"d1"})).freed == 1
-        result = await dispatcher.take_turn(answers=[answer(sending)], back=["d1"])
+    async def test_a_late_answer_of_a_held_command_closes_it(self, driver: Driver) -> None:
+        driver.add([new("d1", b"1"), new("d1", b"2")])
+        [sending] = await driver.send()
+        driver.now = sending.due
+        assert (await driver.take_turn(away={"d1"})).freed == 1
+        result = await driver.take_turn(answers=[answer(sending)], back=["d1"])
         assert (len(result.closed), result.freed, bodies(result.sendings)) == (1, 0, [b"2"])
 
-    async def test_what_the_broker_didn_t_take_uses_up_no_try(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
-    ) -> None:
-        with begin() as db:
-            [number] = db.add([new("d1")])
-        [sending] = await dispatcher.send()
+    async def test_an_unsent_try_is_given_back(self, driver: Driver) -> None:
+        [number] = driver.add([new("d1")])
+        [sending] = await driver.send()
         for tries in range(2, 6):
-            await dispatcher.take_turn(unsent=[Unsent(sending.correlation)], pause_s=1.0)
-            assert await dispatcher.send() == []
-            dispatcher.now += 2.0 ** (tries - 2)
-            [sending] = await dispatcher.send()
+            await driver.take_turn(unsent=[Unsent(sending.correlation)], pause_s=1.0)
+            assert await driver.send() == []
+            driver.now += 2.0 ** (tries - 2)
+            [sending] = await driver.send()
             assert sending.correlation.tries == tries
-        entry = await self.standing(store, number)
+        entry = await driver.stored(number)
         assert (entry.tries, entry.spent) == (5, 1)
-        await dispatcher.take_turn(unsent=[Unsent(sending.correlation, certain=False)])
-        dispatcher.now += 1.0
-        assert await dispatcher.send() == [], "it may have reached the device"
-        dispatcher.now = sending.due
-        assert len(await dispatcher.send()) == 1
+        await driver.take_turn(unsent=[Unsent(sending.correlation, certain=False)])
+        driver.now += 1.0
+        assert await driver.send() == [], "it may have reached the device"
+        driver.now = sending.due
+        assert len(await driver.send()) == 1
 
-    async def test_what_the_broker_refuses_fails_after_all_tries_with_its_word(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
-    ) -> None:
-        with begin() as db:
-            [number, _] = db.add([new("d1", b"1"), new("d1", b"2")])
+    async def test_a_refused_command_fails_after_all_tries(self, driver: Driver) -> None:
+        [number, _] = driver.add([new("d1", b"1"), new("d1", b"2")])
         for tries in range(1, PATIENCE.max_tries):
-            [sending] = await dispatcher.send()
-            await dispatcher.take_turn(unsent=[Unsent(sending.correlation, refusal="not allowed")])
-            entry = await self.standing(store, number)
+            [sending] = await driver.send()
+            await driver.take_turn(unsent=[Unsent(sending.correlation, refusal="not allowed")])
+            entry = await driver.stored(number)
             assert (entry.tries, entry.spent, entry.reason) == (tries, tries, "not allowed")
-            dispatcher.now = sending.due
-        assert (await dispatcher.take_turn(away={"d1"})).freed == 1
-        dispatcher.now += PATIENCE.probe_s
-        [probe] = await dispatcher.send(away={"d1"})
+            driver.now = sending.due
+        assert (await driver.take_turn(away={"d1"})).freed == 1
+        driver.now += PATIENCE.probe_s
+        [probe] = await driver.send(away={"d1"})
         refused = Unsent(probe.correlation, spent=probe.counts, refusal="not allowed")
-        result = await dispatcher.take_turn(unsent=[refused])
+        result = await driver.take_turn(unsent=[refused])
         assert [(e.id, e.state, e.reason) for e in result.closed] == [
             (number, CommandState.FAILED, "not allowed")
         ]

@@ -32,17 +32,25 @@ PATIENCE_S = 30.0
 """How long a test waits for what must come."""
 
 
-class ManualDispatcher:
-    """Takes turns at its own time; owns all shards unless told otherwise."""
+class Driver:
+    """A dispatcher that tests drive. ``now`` is the wall time of its next turn.
 
-    def __init__(self, store: OutboxStore, member: str = "member", shards: int = SHARDS) -> None:
+    Attributes:
+        grants: the epochs of its shards.
+        reported: the commands whose end the business was given.
+    """
+
+    def __init__(
+        self, store: OutboxStore, member: str = "member", shards: int = SHARDS, begin: Begin | None = None
+    ) -> None:
         self.shards = shards
         self.store = store
         self.member = member
+        self._begin = begin
         self.now = NOW
         self.grants: dict[int, int] = {}
-        self.told: list[StoredCommand] = []
-        self.on_result: OnResult | None = lambda _, entry: self.told.append(entry)
+        self.reported: list[StoredCommand] = []
+        self.on_result: OnResult | None = lambda _, entry: self.reported.append(entry)
 
     async def open(self, *shards: int) -> None:
         """Open shards, or all."""
@@ -58,8 +66,24 @@ class ManualDispatcher:
         return await self.store.take_turn(request, self.on_result)
 
     async def send(self, **brought: Any) -> list[Sending]:
-        """Take a turn, and return what goes out in it."""
+        """Take a turn, and return the tries to be sent."""
         return (await self.take_turn(**brought)).sendings
+
+    def add(self, commands: Sequence[NewCommand]) -> list[int]:
+        """Add commands in a transaction of the business."""
+        with self.begin() as db:
+            return db.add(commands)
+
+    def begin(self) -> AbstractContextManager[Writer]:
+        """Begin a transaction of the business."""
+        assert self._begin is not None
+        return self._begin()
+
+    async def stored(self, number: int) -> StoredCommand:
+        """Return a command that the store has."""
+        entry = await self.store.command(number)
+        assert entry is not None
+        return entry
 
 
 def new(device: str, body: bytes = b"do", **fields: Any) -> NewCommand:
@@ -102,17 +126,11 @@ class OutboxFixtures:
         return store
 
     @pytest.fixture
-    async def dispatcher(self, store: OutboxStore) -> ManualDispatcher:
-        """Owns all shards."""
+    async def driver(self, store: OutboxStore, begin: Begin) -> Driver:
+        """A dispatcher that owns all shards."""
         devices = ("d0", "d1", "d2")
         assert {shard_of(device, SHARDS) for device in devices} == {*range(SHARDS)}, "tests use every shard"
         await store.prepare(OUTBOX, SHARDS)
-        dispatcher = ManualDispatcher(store)
-        await dispatcher.open()
-        return dispatcher
-
-    async def standing(self, store: OutboxStore, number: int) -> StoredCommand:
-        """Return a command that the store has."""
-        entry = await store.command(number)
-        assert entry is not None
-        return entry
+        driver = Driver(store, begin=begin)
+        await driver.open()
+        return driver

@@ -12,7 +12,7 @@ from holdfast.devices.conformance.outbox_bench import (
     PATIENCE,
     SHARDS,
     Begin,
-    ManualDispatcher,
+    Driver,
     OutboxFixtures,
     answer,
     bodies,
@@ -28,105 +28,90 @@ from holdfast.errors import ConfigError, Fenced
 class OwnersConformance(OutboxFixtures):
     """Promises of owners: what a crash or another owner left, and commands added for other shards."""
 
-    async def test_a_try_that_may_have_come_late_is_waited_for_from_then_on(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
-    ) -> None:
-        with begin() as db:
-            db.add([new("d1"), new("d4")])  # in different shards
-        first, second = await dispatcher.send()
-        dispatcher.now = max(first.due, second.due)
-        [again] = await dispatcher.send(still_out=[first])
+    async def test_a_try_that_may_have_come_late_is_waited_for(self, driver: Driver) -> None:
+        driver.add([new("d1"), new("d4")])  # in different shards
+        first, second = await driver.send()
+        driver.now = max(first.due, second.due)
+        [again] = await driver.send(still_out=[first])
         assert again.device == second.device
-        assert await dispatcher.send(still_out=[second]) == []
-        assert await store.next_due(OUTBOX, [again.shard]) == pytest.approx(again.due, abs=0.001)
-        dispatcher.now += PATIENCE.retry_s
-        assert (await dispatcher.take_turn(still_out=[first], answers=[answer(first)])).closed
-        assert not (await dispatcher.take_turn(still_out=[first])).closed
+        assert await driver.send(still_out=[second]) == []
+        assert await driver.store.next_due(OUTBOX, [again.shard]) == pytest.approx(again.due, abs=0.001)
+        driver.now += PATIENCE.retry_s
+        assert (await driver.take_turn(still_out=[first], answers=[answer(first)])).closed
+        assert not (await driver.take_turn(still_out=[first])).closed
 
-    async def test_what_was_forgotten_after_it_was_sent_is_out_again(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
-    ) -> None:
+    async def test_a_try_that_the_database_forgot_is_out_again(self, driver: Driver) -> None:
         """As after a crash of a database that had not written yet what it answered."""
-        with begin() as db:
-            [number] = db.add([new("d1", b"1")])
-            db.add([new("d1", b"2")])
+        [number] = driver.add([new("d1", b"1")])
+        driver.add([new("d1", b"2")])
         shard = shard_of("d1", SHARDS)
-        correlation = Correlation(dispatcher.grants[shard], number, 3)
+        correlation = Correlation(driver.grants[shard], number, 3)
         forgotten = Sending("d1", shard, correlation, b"1", "", NOW)
-        result = await dispatcher.take_turn(still_out=[forgotten])
+        result = await driver.take_turn(still_out=[forgotten])
         assert (result.sendings, result.freed) == ([], -1)
-        assert await store.in_flight(OUTBOX, [shard]) == 1
-        result = await dispatcher.take_turn(answers=[answer(forgotten)])
+        assert await driver.store.in_flight(OUTBOX, [shard]) == 1
+        result = await driver.take_turn(answers=[answer(forgotten)])
         assert (len(result.closed), result.freed, bodies(result.sendings)) == (1, 1, [b"2"])
-        assert (await dispatcher.take_turn(still_out=[forgotten])).freed == 0
+        assert (await driver.take_turn(still_out=[forgotten])).freed == 0
 
-    async def test_a_last_try_that_may_have_come_late_is_given_its_time_though_an_answer_came(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
+    async def test_a_last_try_that_may_have_come_late_is_waited_for_after_an_answer(
+        self, driver: Driver
     ) -> None:
         """The answer to an earlier try closed the command; its device has the last one still before it."""
-        with begin() as db:
-            db.add([new("d1", b"1"), new("d1", b"2")])
-        [first] = await dispatcher.send()
-        dispatcher.now = first.due
-        [second] = await dispatcher.send()
-        dispatcher.now += 1
-        assert (await dispatcher.take_turn(answers=[answer(first)])).late == 1
-        due = await store.next_due(OUTBOX, [first.shard]) or 0.0
-        dispatcher.now = due - 1
-        assert await dispatcher.send(still_out=[second]) == []
-        dispatcher.now = due
-        assert await dispatcher.send() == [], "it takes one at a time"
-        dispatcher.now = await store.next_due(OUTBOX, [first.shard]) or 0.0
-        assert dispatcher.now >= due - 1 + PATIENCE.retry_s
-        assert bodies(await dispatcher.send()) == [b"2"]
+        driver.add([new("d1", b"1"), new("d1", b"2")])
+        [first] = await driver.send()
+        driver.now = first.due
+        [second] = await driver.send()
+        driver.now += 1
+        assert (await driver.take_turn(answers=[answer(first)])).late == 1
+        due = await driver.store.next_due(OUTBOX, [first.shard]) or 0.0
+        driver.now = due - 1
+        assert await driver.send(still_out=[second]) == []
+        driver.now = due
+        assert await driver.send() == [], "it takes one at a time"
+        driver.now = await driver.store.next_due(OUTBOX, [first.shard]) or 0.0
+        assert driver.now >= due - 1 + PATIENCE.retry_s
+        assert bodies(await driver.send()) == [b"2"]
 
-    async def test_a_try_that_may_have_come_late_is_no_matter_where_its_command_or_its_shard_is_gone(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
-    ) -> None:
-        with begin() as db:
-            db.add([new("d1")])
-        [sending] = await dispatcher.send()
-        await dispatcher.take_turn(answers=[answer(sending)])
-        assert await store.delete_closed(OUTBOX, dispatcher.now + 1, 10) == 1
-        result = await dispatcher.take_turn(still_out=[sending])
+    async def test_a_late_try_of_a_deleted_command_or_lost_shard_is_ignored(self, driver: Driver) -> None:
+        driver.add([new("d1")])
+        [sending] = await driver.send()
+        await driver.take_turn(answers=[answer(sending)])
+        assert await driver.store.delete_closed(OUTBOX, driver.now + 1, 10) == 1
+        result = await driver.take_turn(still_out=[sending])
         assert (result.freed, result.sendings) == (0, [])
-        assert await store.next_due(OUTBOX, range(SHARDS)) is None
-        with begin() as db:
-            db.add([new("d1")])
-        [sending] = await dispatcher.send()
-        await ManualDispatcher(store, "other").open(sending.shard)
-        dispatcher.now += 5
-        assert (await dispatcher.take_turn(still_out=[sending])).lost == [sending.shard]
-        assert await store.next_due(OUTBOX, [sending.shard]) == pytest.approx(sending.due, abs=0.001)
+        assert await driver.store.next_due(OUTBOX, range(SHARDS)) is None
+        driver.add([new("d1")])
+        [sending] = await driver.send()
+        await Driver(driver.store, "other").open(sending.shard)
+        driver.now += 5
+        assert (await driver.take_turn(still_out=[sending])).lost == [sending.shard]
+        assert await driver.store.next_due(OUTBOX, [sending.shard]) == pytest.approx(sending.due, abs=0.001)
 
-    async def test_a_fresh_connection_gives_tries_of_earlier_owners_their_time(
-        self, dispatcher: ManualDispatcher, begin: Begin
-    ) -> None:
-        with begin() as db:
-            db.add([new("d1")])
-        [sending] = await dispatcher.send()
-        await dispatcher.open()
-        dispatcher.now = sending.due
-        assert await dispatcher.send(fresh=list(dispatcher.grants)) == []
-        dispatcher.now += PATIENCE.retry_s
-        assert await dispatcher.send() == []
-        dispatcher.now += PATIENCE.retry_s
-        assert len(await dispatcher.send()) == 1
+    async def test_a_fresh_connection_gives_tries_of_earlier_owners_their_time(self, driver: Driver) -> None:
+        driver.add([new("d1")])
+        [sending] = await driver.send()
+        await driver.open()
+        driver.now = sending.due
+        assert await driver.send(fresh=list(driver.grants)) == []
+        driver.now += PATIENCE.retry_s
+        assert await driver.send() == []
+        driver.now += PATIENCE.retry_s
+        assert len(await driver.send()) == 1
 
-    async def test_every_opening_takes_a_higher_epoch_and_refuses_the_one_before(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, other_store: OutboxStore, begin: Begin
+    async def test_every_opening_has_a_higher_epoch_and_fences_the_last(
+        self, driver: Driver, other_store: OutboxStore
     ) -> None:
-        before = dict(dispatcher.grants)
+        before = dict(driver.grants)
         with pytest.raises(Fenced) as refusal:
-            await store.open(OUTBOX, 0, before[0] - 1, "member")
+            await driver.store.open(OUTBOX, 0, before[0] - 1, "member")
         assert refusal.value.epoch == before[0]
-        other = ManualDispatcher(other_store, "other")
+        other = Driver(other_store, "other")
         await other.open(0)
         assert other.grants[0] > before[0]
-        assert (await store.epochs(OUTBOX)) == {**before, 0: other.grants[0]}
-        with begin() as db:
-            db.add([new(f"d{n}", b"%d" % n) for n in range(8)])
-        result = await dispatcher.take_turn()
+        assert (await driver.store.epochs(OUTBOX)) == {**before, 0: other.grants[0]}
+        driver.add([new(f"d{n}", b"%d" % n) for n in range(8)])
+        result = await driver.take_turn()
         assert result.lost == [0]
         assert {sending.shard for sending in result.sendings} == {*range(1, SHARDS)}
         taken = await other.send()
@@ -134,104 +119,90 @@ class OwnersConformance(OutboxFixtures):
         assert len(result.sendings) + len(taken) == 8
 
     async def test_a_dispatcher_that_lost_its_shards_changes_no_row(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, other_store: OutboxStore, begin: Begin
+        self, driver: Driver, other_store: OutboxStore
     ) -> None:
-        with begin() as db:
-            [number, _] = db.add([new("d1", b"1"), new("d1", b"2")])
-        [sending] = await dispatcher.send()
-        other = ManualDispatcher(other_store, "other")
+        [number, _] = driver.add([new("d1", b"1"), new("d1", b"2")])
+        [sending] = await driver.send()
+        other = Driver(other_store, "other")
         await other.open()
-        before = await store.commands(OUTBOX)
-        dispatcher.now = sending.due
+        before = await driver.store.commands(OUTBOX)
+        driver.now = sending.due
         brought = [answer(sending)], [Unsent(sending.correlation)]
-        result = await dispatcher.take_turn(
-            answers=brought[0], unsent=brought[1], sweep=True, seen={"d1": NOW}
-        )
+        result = await driver.take_turn(answers=brought[0], unsent=brought[1], sweep=True, seen={"d1": NOW})
         assert (result.lost, result.closed, result.sendings) == ([*range(SHARDS)], [], [])
-        assert await store.commands(OUTBOX) == before
-        assert await store.next_due(OUTBOX, range(SHARDS)) == sending.due
-        assert [status.seen_at for status in await store.devices(OUTBOX)] == [None]
+        assert await driver.store.commands(OUTBOX) == before
+        assert await driver.store.next_due(OUTBOX, range(SHARDS)) == sending.due
+        assert [status.seen_at for status in await driver.store.devices(OUTBOX)] == [None]
         result = await other.take_turn(answers=[answer(sending)])
         assert [entry.id for entry in result.closed] == [number], "the answer still fits its one try"
         assert bodies(result.sendings) == [b"2"]
 
-    async def test_a_dispatcher_that_lost_one_shard_stores_when_the_other_devices_were_seen(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, other_store: OutboxStore
+    async def test_the_loss_of_a_shard_leaves_last_seen_of_the_others(
+        self, driver: Driver, other_store: OutboxStore
     ) -> None:
-        await ManualDispatcher(other_store, "other").open(0)
+        await Driver(other_store, "other").open(0)
         devices = [f"d{n}" for n in range(8)]
-        result = await dispatcher.take_turn(sweep=True, seen=dict.fromkeys(devices, NOW), away=set(devices))
+        result = await driver.take_turn(sweep=True, seen=dict.fromkeys(devices, NOW), away=set(devices))
         assert result.lost == [0]
-        stored = {status.device for status in await store.devices(OUTBOX) if status.seen_at == NOW}
+        stored = {status.device for status in await driver.store.devices(OUTBOX) if status.seen_at == NOW}
         assert stored == {device for device in devices if shard_of(device, SHARDS) != 0}
 
-    async def test_it_counts_how_many_are_waited_for(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
-    ) -> None:
-        with begin() as db:
-            db.add([new(f"d{n}") for n in range(7)])
-        await dispatcher.take_turn(room=5)
-        assert await store.in_flight(OUTBOX, range(SHARDS)) == 5
-        assert sum([await store.in_flight(OUTBOX, [shard]) for shard in range(SHARDS)]) == 5
+    async def test_it_counts_how_many_are_waited_for(self, driver: Driver) -> None:
+        driver.add([new(f"d{n}") for n in range(7)])
+        await driver.take_turn(room=5)
+        assert await driver.store.in_flight(OUTBOX, range(SHARDS)) == 5
+        assert sum([await driver.store.in_flight(OUTBOX, [shard]) for shard in range(SHARDS)]) == 5
 
-    async def test_another_number_of_shards_is_refused(
-        self, dispatcher: ManualDispatcher, store: OutboxStore
-    ) -> None:
-        await store.prepare(OUTBOX, SHARDS)
+    async def test_another_number_of_shards_is_refused(self, driver: Driver) -> None:
+        await driver.store.prepare(OUTBOX, SHARDS)
         with pytest.raises(ConfigError, match="shards"):
-            await store.prepare(OUTBOX, SHARDS + 1)
-        assert await store.epochs(OUTBOX) == dispatcher.grants
+            await driver.store.prepare(OUTBOX, SHARDS + 1)
+        assert await driver.store.epochs(OUTBOX) == driver.grants
 
-    async def test_what_is_added_goes_to_the_outbox_s_own_shards_and_lanes(
-        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
-    ) -> None:
+    async def test_commands_go_to_the_outbox_s_own_shards_and_lanes(self, driver: Driver) -> None:
         """A program may take it for one with other numbers of these."""
-        await store.prepare(OUTBOX, SHARDS, WriterSettings(lanes=2))
+        await driver.store.prepare(OUTBOX, SHARDS, WriterSettings(lanes=2))
         devices = [f"d{n}" for n in range(9)]
-        with begin() as db:
-            db.add([new(device, lane=7, supersede_key=device) for device in devices])
-            db.add([elsewhere("again", lane=3), elsewhere("again", 1, supersede_key="again")])
-        found = await store.commands(OUTBOX)
+        driver.add([new(device, lane=7, supersede_key=device) for device in devices])
+        driver.add([elsewhere("again", lane=3), elsewhere("again", 1, supersede_key="again")])
+        found = await driver.store.commands(OUTBOX)
         assert {entry.device: entry.shard for entry in found} == {
             device: shard_of(device, SHARDS) for device in [*devices, "again"]
         }
         lanes = [crc32(device.encode()) % 2 for device in devices]
         assert [entry.lane for entry in found] == [*lanes, 1, crc32(b"again") % 2]
-        sent = {sending.device for sending in await dispatcher.send()}
+        sent = {sending.device for sending in await driver.send()}
         assert sent == {*devices, "again"}
 
-    async def test_what_was_added_before_a_node_came_goes_to_its_device_s_shard(
+    async def test_commands_added_before_the_first_node_move_to_their_shard(
         self, store: OutboxStore, begin: Begin
     ) -> None:
         """Then only the program that adds has said how many shards there are."""
         await store.prepare("another", 1)
-        with begin() as db:
-            db.add([elsewhere(f"d{n}", shard) for n in range(4) for shard in (0, 1, 2, 9, -1)])
+        driver = Driver(store, begin=begin)
+        driver.add([elsewhere(f"d{n}", shard) for n in range(4) for shard in (0, 1, 2, 9, -1)])
         await store.prepare(OUTBOX, SHARDS)
-        dispatcher = ManualDispatcher(store)
-        await dispatcher.open()
+        await driver.open()
         moved: set[str] = set()
         sent: dict[str, int] = {}
         for _ in range(4):
-            result = await dispatcher.take_turn(sweep=True)
+            result = await driver.take_turn(sweep=True)
             moved |= {*result.moved}
             sent |= {sending.device: sending.shard for sending in result.sendings}
         assert sent == {f"d{n}": shard_of(f"d{n}", SHARDS) for n in range(4)}
         assert moved == {f"d{n}" for n in range(4)}
         found = await store.commands(OUTBOX)
         assert [entry.shard for entry in found] == [shard_of(entry.device, SHARDS) for entry in found]
-        assert (await dispatcher.take_turn(sweep=True)).moved == []
+        assert (await driver.take_turn(sweep=True)).moved == []
 
-    async def test_a_cancel_of_what_was_added_elsewhere_is_heard(
-        self, store: OutboxStore, begin: Begin
-    ) -> None:
+    async def test_a_cancel_in_a_wrong_shard_is_carried_out(self, store: OutboxStore, begin: Begin) -> None:
         await store.prepare("another", 1)
         with begin() as db:
             [number] = db.add([elsewhere("d1", 9, not_before=NOW + 60)])
             assert db.cancel(OUTBOX, device="d1") == 1
         await store.prepare(OUTBOX, SHARDS)
-        dispatcher = ManualDispatcher(store)
-        await dispatcher.open()
-        await dispatcher.take_turn(sweep=True)
-        result = await dispatcher.take_turn(sweep=True)
+        driver = Driver(store)
+        await driver.open()
+        await driver.take_turn(sweep=True)
+        result = await driver.take_turn(sweep=True)
         assert [(entry.id, entry.reason) for entry in result.closed] == [(number, "cancelled")]

@@ -92,7 +92,7 @@ async def test_a_connection_that_only_seems_to_stand_is_given_up(five: MqttBench
     await events.until(Connected)
 
 
-async def test_an_answer_given_while_away_is_heard_afterwards(bench: MqttBench) -> None:
+async def test_an_answer_given_while_disconnected_is_received_later(bench: MqttBench) -> None:
     devices = bench.devices("me")
     events = await connected(devices)
     bench.faults.refuse()
@@ -102,7 +102,7 @@ async def test_an_answer_given_while_away_is_heard_afterwards(bench: MqttBench) 
     assert (await events.until(DeviceAnswer)).id == "1.1.1"
 
 
-async def test_who_is_told_that_it_was_taken_over_stays_away() -> None:
+async def test_a_connection_that_was_taken_over_is_not_made_again() -> None:
     """By a broker of MQTT 5 that says so; Mosquitto 2.0 only closes the connection."""
     came = []
 
@@ -123,7 +123,7 @@ async def test_who_is_told_that_it_was_taken_over_stays_away() -> None:
     assert len(came) == 1
 
 
-async def test_who_owns_a_shard_no_more_stays_away_after_a_takeover(bench: MqttBench) -> None:
+async def test_a_former_owner_is_not_connected_again_after_a_takeover(bench: MqttBench) -> None:
     owner = ["a"]
     first = bench.devices("shard-3", still_ours=lambda: owned_by("a"))
     second = bench.devices("shard-3", still_ours=lambda: owned_by("b"))
@@ -142,7 +142,7 @@ async def test_who_owns_a_shard_no_more_stays_away_after_a_takeover(bench: MqttB
     assert bench.faults.accepted == accepted, "nobody came back to take it over in turn"
 
 
-async def test_the_window_is_kept_and_what_waits_in_it_was_not_sent(bench: MqttBench) -> None:
+async def test_the_window_is_kept_and_waiting_commands_are_not_sent(bench: MqttBench) -> None:
     devices = bench.devices("me", query="&window=5")
     events = await connected(devices)
     bench.faults.freeze()
@@ -196,9 +196,7 @@ async def test_a_limit_that_a_broker_keeps_to_itself_costs_the_connection() -> N
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_a_command_that_access_rules_forbid_is_refused_and_cuts_nobody_off(
-    tmp_path: Path, qos: int
-) -> None:
+async def test_a_command_that_access_rules_forbid_is_refused_alone(tmp_path: Path, qos: int) -> None:
     async with refusing_broker(tmp_path) as server, benched(server, f"version=5&qos={qos}") as bench:
         devices = bench.devices("me")
         events = await connected(devices)
@@ -236,7 +234,7 @@ def refusing_broker(folder: Path, **settings: str) -> MosquittoServer:
     return MosquittoServer(settings={"acl_file": str(access), **settings})
 
 
-async def test_late_double_and_foreign_answers_are_told_as_what_they_are(bench: MqttBench) -> None:
+async def test_late_double_and_foreign_answers_are_reported(bench: MqttBench) -> None:
     """Which of them count is for who knows what is out."""
     events = await connected(bench.devices("me"))
     for device, command in (("7", "1.1.1"), ("7", "1.1.1"), ("8", "1.1.1"), ("7", "0.0.0")):
@@ -246,7 +244,7 @@ async def test_late_double_and_foreign_answers_are_told_as_what_they_are(bench: 
         assert (event.device, event.id) == (device, command)
 
 
-async def test_what_is_said_elsewhere_is_not_heard(bench: MqttBench) -> None:
+async def test_messages_on_other_topics_are_ignored(bench: MqttBench) -> None:
     events = await connected(bench.devices("me"))
     for topic in (
         f"{bench.name}/a b/Ack",
@@ -283,7 +281,7 @@ async def test_ids_beside_the_payload_leave_it_alone(five: MqttBench) -> None:
     assert await events.until(DeviceAnswer) == DeviceAnswer("7", "1.1.1", b"\xff")
 
 
-async def test_many_connections_send_and_share_what_is_heard(bench: MqttBench) -> None:
+async def test_many_connections_send_and_share_the_answers(bench: MqttBench) -> None:
     devices = bench.devices("me", query="&connections=3")
     events = await connected(devices)
     for number in range(9):
@@ -390,7 +388,7 @@ async def test_closing_does_not_wait_for_a_broker_that_says_nothing(five: MqttBe
     assert not [event for event in await devices.events() if isinstance(event, Connected)]
 
 
-async def test_a_bug_is_told_to_who_waits(five: MqttBench) -> None:
+async def test_a_bug_in_the_ownership_check_is_raised(five: MqttBench) -> None:
     async def bug() -> bool:
         raise ZeroDivisionError
 

@@ -48,6 +48,6 @@ async def test_a_broker_without_delay_gets_no_advice(mosquitto: MosquittoServer)
     assert not advice([42.0, 43.0, 41.0]), "far away"
 
 
-async def test_a_broker_that_is_not_there_is_told() -> None:
+async def test_a_missing_broker_is_reported() -> None:
     with pytest.raises(Unavailable, match="mqtt:"):
         await measure(parse("mqtt://127.0.0.1:1"), "me", SystemClock())

@@ -16,7 +16,7 @@ from holdfast.devices.conformance.outbox_bench import (
     NOW,
     OUTBOX,
     Begin,
-    ManualDispatcher,
+    Driver,
     answer,
     bodies,
     new,
@@ -71,13 +71,12 @@ class SqlConformance(OutboxConformance):
 
         return begin
 
-    async def test_the_archive_has_all_of_what_it_has(
-        self, dispatcher: ManualDispatcher, store: SqlOutbox, begin: Begin, business: Engine
+    async def test_the_archive_has_all_fields_of_a_command(
+        self, driver: Driver, store: SqlOutbox, business: Engine
     ) -> None:
-        with begin() as db:
-            [number] = db.add([new("d1", b"\x00body", trace_id="t-1", dedupe_key="k")])
-        [sending] = await dispatcher.send()
-        await dispatcher.take_turn(answers=[answer(sending, b"\xffok")])
+        [number] = driver.add([new("d1", b"\x00body", trace_id="t-1", dedupe_key="k")])
+        [sending] = await driver.send()
+        await driver.take_turn(answers=[answer(sending, b"\xffok")])
         entry = await store.command(number)
         await store.delete_closed(OUTBOX, NOW + 1, 10, archive=True)
         with business.connect() as connection:
@@ -88,9 +87,8 @@ class SqlConformance(OutboxConformance):
     @pytest.mark.parametrize("swallowed", [False, True])
     async def test_a_result_that_ends_the_transaction_takes_no_turn_along(
         self,
-        dispatcher: ManualDispatcher,
+        driver: Driver,
         store: SqlOutbox,
-        begin: Begin,
         business: Engine,
         swallowed: bool,
     ) -> None:
@@ -107,27 +105,23 @@ class SqlConformance(OutboxConformance):
                 with suppress(DBAPIError) if swallowed else nullcontext():
                     session.execute(text("INSERT INTO one VALUES (1), (1)" if sqlite else "ROLLBACK"))
 
-        with begin() as db:
-            ids = db.add([new(f"d{n}", b"%d" % n) for n in range(3)])
-        heard = [answer(sending) for sending in await dispatcher.send()]
-        dispatcher.on_result = on_result
+        ids = driver.add([new(f"d{n}", b"%d" % n) for n in range(3)])
+        heard = [answer(sending) for sending in await driver.send()]
+        driver.on_result = on_result
         try:
-            assert len((await dispatcher.take_turn(answers=heard)).closed) == 3
+            assert len((await driver.take_turn(answers=heard)).closed) == 3
             assert await store.counts(OUTBOX) == {CommandState.ACKNOWLEDGED: 3}
-            await dispatcher.take_turn(sweep=True)
+            await driver.take_turn(sweep=True)
             assert noted(business) == [ids[0], ids[2]]
             failing = False
-            await dispatcher.take_turn(sweep=True)
+            await driver.take_turn(sweep=True)
             assert noted(business) == ids
         finally:
             with business.begin() as connection:
                 connection.exec_driver_sql("DROP TABLE heard")
 
-    async def test_what_is_listed_has_an_index(
-        self, dispatcher: ManualDispatcher, store: SqlOutbox, begin: Begin, business: Engine
-    ) -> None:
-        with begin() as db:
-            db.add([new(f"d{n}") for n in range(100)])
+    async def test_every_list_uses_an_index(self, driver: Driver, store: SqlOutbox, business: Engine) -> None:
+        driver.add([new(f"d{n}") for n in range(100)])
         asked: list[tuple[str, Any]] = []
         event.listen(store.engine, "before_cursor_execute", lambda *a: asked.append((a[2], a[3])))
         await store.commands(OUTBOX, device="d1")
@@ -148,11 +142,10 @@ class SqlConformance(OutboxConformance):
         assert "TEMP B-TREE" not in plans[-1], "the ids are in order already"
 
     async def test_a_page_of_many_devices_takes_no_more_statements_than_one_of_few(
-        self, dispatcher: ManualDispatcher, store: SqlOutbox, begin: Begin, business: Engine
+        self, driver: Driver, store: SqlOutbox, business: Engine
     ) -> None:
-        with begin() as db:
-            db.add([new(f"d{n:03}") for n in range(100) for _ in range(1 + n % 3)])
-        await dispatcher.take_turn()
+        driver.add([new(f"d{n:03}") for n in range(100) for _ in range(1 + n % 3)])
+        await driver.take_turn()
         asked: list[tuple[str, Any]] = []
         event.listen(store.engine, "before_cursor_execute", lambda *a: asked.append((a[2], a[3])))
         assert len(await store.devices(OUTBOX, limit=2)) == 2
@@ -190,49 +183,40 @@ class TestPostgresqlOutbox(SqlConformance):
     async def url(self, emptied_postgresql: PostgresqlServer) -> str:
         return emptied_postgresql.url
 
-    async def test_a_replaced_command_that_is_committed_late_is_not_sent(
-        self, dispatcher: ManualDispatcher, store: SqlOutbox, begin: Begin
-    ) -> None:
-        slow = begin()
+    async def test_a_replaced_command_that_is_committed_late_is_not_sent(self, driver: Driver) -> None:
+        slow = driver.begin()
         [old] = slow.__enter__().add([new("d1", b"in", supersede_key="951")])
-        with begin() as db:
-            db.add([new("d1", b"out", supersede_key="951"), new("d1", b"other")])
-        [sending] = await dispatcher.send()
+        driver.add([new("d1", b"out", supersede_key="951"), new("d1", b"other")])
+        [sending] = await driver.send()
         assert sending.body == b"out"
-        [sending] = await dispatcher.send(answers=[answer(sending)])
+        [sending] = await driver.send(answers=[answer(sending)])
         slow.__exit__(None, None, None)
-        result = await dispatcher.take_turn(answers=[answer(sending)])
+        result = await driver.take_turn(answers=[answer(sending)])
         assert [(e.id, e.state) for e in result.closed[1:]] == [(old, CommandState.SUPERSEDED)]
         assert result.sendings == [], "who was taken off must not come in again"
 
-    async def test_taking_back_waits_for_nobody_and_nobody_for_it(
-        self, dispatcher: ManualDispatcher, begin: Begin
-    ) -> None:
-        with begin() as db:
-            db.add([new("d1", b"1"), new("d2", b"2")])
-        open_still = begin()
+    async def test_a_cancel_neither_waits_nor_is_waited_for(self, driver: Driver) -> None:
+        driver.add([new("d1", b"1"), new("d2", b"2")])
+        open_still = driver.begin()
         assert open_still.__enter__().cancel(OUTBOX, device="d1") == 1
-        first = await dispatcher.send()
+        first = await driver.send()
         assert bodies(first) == [b"1", b"2"], "it isn't committed yet"
         open_still.__exit__(None, None, None)
-        result = await dispatcher.take_turn(answers=[answer(each) for each in first])
+        result = await driver.take_turn(answers=[answer(each) for each in first])
         assert {entry.state for entry in result.closed} == {CommandState.ACKNOWLEDGED}
 
-    async def test_a_round_of_sending_is_three_messages_to_postgresql(
-        self, dispatcher: ManualDispatcher, begin: Begin
-    ) -> None:
-        with begin() as db:
-            db.add([new(f"d{n}") for n in range(50)])
-            db.add([new("d0"), new("d1", not_before=NOW + 1000.0)])
+    async def test_a_round_of_sending_is_three_messages_to_postgresql(self, driver: Driver) -> None:
+        driver.add([new(f"d{n}") for n in range(50)])
+        driver.add([new("d0"), new("d1", not_before=NOW + 1000.0)])
         spied = mock.patch.object(
             PostgresqlTransaction, "send", autospec=True, side_effect=PostgresqlTransaction.send
         )
         with spied as sent:
-            sendings = await dispatcher.send()
+            sendings = await driver.send()
         assert (len(sendings), sent.call_count) == (50, 3)
         with spied as sent:
-            dispatcher.on_result = None
-            result = await dispatcher.take_turn(answers=[answer(each) for each in sendings])
+            driver.on_result = None
+            result = await driver.take_turn(answers=[answer(each) for each in sendings])
         assert (len(result.closed), len(result.sendings), sent.call_count) == (50, 1, 3)
 
 

@@ -181,7 +181,7 @@ def test_databases_that_can_t_be_used_are_refused(url: str) -> None:
         SqlOutbox(url, SystemClock())
 
 
-async def test_an_end_is_on_sqlites_disk_before_anybody_hears_of_it(
+async def test_an_end_is_on_sqlites_disk_before_it_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the turn heard nothing, and so waits for no disk: there commands expire and are given up."""

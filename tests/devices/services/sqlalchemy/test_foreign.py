@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from structlog.testing import capture_logs
 
 from holdfast.devices.briefs import brief_of
-from holdfast.devices.conformance.outbox_bench import OUTBOX, ManualDispatcher, answer
+from holdfast.devices.conformance.outbox_bench import OUTBOX, Driver, answer
 from holdfast.devices.ports.outbox import WriterSettings
 from holdfast.devices.rules.device_queue import CommandState
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
@@ -77,16 +77,16 @@ async def test_they_go_where_those_of_python_go(store: SqlOutbox, engine: Engine
 async def test_a_dispatcher_sends_and_closes_them(store: SqlOutbox, engine: Engine) -> None:
     add(engine, device="d1", body='{"n": 1}', supersede_key="951")
     add(engine, device="d1", body='{"n": 2}', supersede_key="951")
-    dispatcher = ManualDispatcher(store, shards=SHARDS)
+    driver = Driver(store, shards=SHARDS)
     standing = await store.epochs(OUTBOX)
     for shard, epoch in standing.items():
-        dispatcher.grants[shard] = await store.open(OUTBOX, shard, epoch, "member")
-    dispatcher.now = time.time()
-    result = await dispatcher.take_turn()
+        driver.grants[shard] = await store.open(OUTBOX, shard, epoch, "member")
+    driver.now = time.time()
+    result = await driver.take_turn()
     assert [entry.state for entry in result.closed] == [CommandState.SUPERSEDED]
     [sending] = result.sendings
     assert sending.body == b'{"n": 2}'
-    assert len((await dispatcher.take_turn(answers=[answer(sending)])).closed) == 1
+    assert len((await driver.take_turn(answers=[answer(sending)])).closed) == 1
 
 
 async def test_a_dispatcher_is_woken_by_them(store: SqlOutbox, engine: Engine) -> None:
@@ -127,7 +127,7 @@ async def test_a_command_from_a_foreign_writer_keeps_all_its_fields(store: SqlOu
         ({"supersede_key": ""}, "supersede_key"),
     ],
 )
-async def test_what_could_never_be_sent_is_refused(
+async def test_an_invalid_command_in_sql_is_refused(
     store: SqlOutbox, engine: Engine, fields: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(DBAPIError, match=rf"holdfast: .*{said}"):
@@ -142,9 +142,7 @@ async def test_a_rolled_back_transaction_adds_nothing(store: SqlOutbox, engine: 
     assert await store.commands(OUTBOX) == []
 
 
-async def test_what_another_program_spoilt_is_named_and_stops_nobody(
-    store: SqlOutbox, engine: Engine
-) -> None:
+async def test_a_spoilt_command_is_named_and_stops_no_other(store: SqlOutbox, engine: Engine) -> None:
     add(engine, device="d1", dedupe_key="spoilt")
     add(engine, device="d2")
     with engine.begin() as connection:
@@ -153,8 +151,8 @@ async def test_what_another_program_spoilt_is_named_and_stops_nobody(
         )
     with pytest.raises(InvalidMessage, match="'gone'"):
         await store.command(1)
-    dispatcher = await owner_of_all(store)
-    assert [sending.device for sending in await dispatcher.send()] == ["d2"]
+    driver = await owner_of_all(store)
+    assert [sending.device for sending in await driver.send()] == ["d2"]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +167,7 @@ async def test_what_another_program_spoilt_is_named_and_stops_nobody(
         {"priority": 1.5},
     ],
 )
-async def test_what_sqlite_would_keep_though_its_type_is_wrong_is_refused(
+async def test_a_value_of_a_wrong_type_in_sqlite_is_refused(
     store: SqlOutbox, engine: Engine, fields: dict[str, Any]
 ) -> None:
     if engine.dialect.name != "sqlite":
@@ -201,8 +199,8 @@ async def test_a_spoilt_command_of_sqlite_fails_alone(store: SqlOutbox, engine: 
         connection.execute(text(f"UPDATE holdfast_outbox_command SET {spoilt}"))
     add(engine, device="d1", supersede_key="other", body="next")
     add(engine, device="d2", supersede_key="k")
-    dispatcher = await owner_of_all(store)
-    result = await dispatcher.take_turn(brief=True)
+    driver = await owner_of_all(store)
+    result = await driver.take_turn(brief=True)
     assert sorted((sending.device, sending.body) for sending in result.sendings) == [
         ("d1", b"next"),
         ("d2", b'{"open": true}'),
@@ -235,15 +233,15 @@ async def test_a_spoilt_row_of_sqlite_beside_a_command_stops_no_other_device(
     add(engine, device="d2", supersede_key="k")
     with engine.begin() as connection:
         connection.execute(text(spoil))
-    dispatcher = await owner_of_all(store)
-    sendings = await dispatcher.send()
+    driver = await owner_of_all(store)
+    sendings = await driver.send()
     assert "d2" in {sending.device for sending in sendings}
     known = [each.device for shard in range(SHARDS) for each in await store.known_devices(OUTBOX, shard)]
     assert {*known} <= {"d1", "d2"}
 
 
 @pytest.mark.parametrize("state", ["gone", "acknowledged"])
-async def test_a_command_that_another_program_closed_while_it_was_held_stops_nobody(
+async def test_a_held_command_closed_by_another_program_stops_no_other(
     store: SqlOutbox, engine: Engine, state: str
 ) -> None:
     add(engine, device="d1")
@@ -251,8 +249,8 @@ async def test_a_command_that_another_program_closed_while_it_was_held_stops_nob
     with engine.begin() as connection:
         connection.execute(text(HEAD.format("device", "'held', id, 1")))
         connection.execute(text(f"UPDATE holdfast_outbox_command SET state = '{state}' WHERE device = 'd1'"))
-    dispatcher = await owner_of_all(store)
-    assert [sending.device for sending in await dispatcher.send()] == ["d2"]
+    driver = await owner_of_all(store)
+    assert [sending.device for sending in await driver.send()] == ["d2"]
 
 
 @pytest.mark.nightly
@@ -276,10 +274,10 @@ async def test_a_spoilt_cancellation_of_sqlite_is_named_and_dropped(
     with engine.begin() as connection:
         connection.execute(text(f"UPDATE holdfast_outbox_cancel {spoil}"))
     assert await store.cancel_all(OUTBOX, device="d2") == 1
-    dispatcher = await owner_of_all(store)
+    driver = await owner_of_all(store)
     with capture_logs() as lines:
-        result = await dispatcher.take_turn()
-        await dispatcher.take_turn()
+        result = await driver.take_turn()
+        await driver.take_turn()
     assert [entry.device for entry in result.closed] == ["d2"]
     assert [sending.device for sending in result.sendings] == ["d1"]
     [line] = lines
@@ -291,15 +289,15 @@ async def test_a_device_that_another_number_of_shards_has_left_elsewhere_goes_on
     store: SqlOutbox, engine: Engine, late: bool
 ) -> None:
     add(engine, device="d1", body="first", supersede_key="k")
-    dispatcher = await owner_of_all(store)
-    [sending] = (await dispatcher.take_turn()).sendings
+    driver = await owner_of_all(store)
+    [sending] = (await driver.take_turn()).sendings
     if late:
-        await dispatcher.take_turn(answers=[answer(sending)])
+        await driver.take_turn(answers=[answer(sending)])
     with engine.begin() as connection:
         connection.execute(text(f"UPDATE holdfast_outbox_head SET shard = {(sending.shard + 1) % SHARDS}"))
     add(engine, device="d1", body="second", supersede_key="k")
-    dispatcher.now = sending.due
-    sent = [*(await dispatcher.take_turn()).sendings, *(await dispatcher.take_turn()).sendings]
+    driver.now = sending.due
+    sent = [*(await driver.take_turn()).sendings, *(await driver.take_turn()).sendings]
     assert [(each.body, each.shard) for each in sent] == [(b"second" if late else b"first", sending.shard)]
     assert await store.in_flight(OUTBOX, [sending.shard]) == 1
 
@@ -320,17 +318,15 @@ async def test_a_spoilt_shard_is_named_and_the_others_are_served(
         add(engine, device=device)
     with capture_logs() as lines:
         await store.prepare(OUTBOX, SHARDS)
-        dispatcher = await owner_of_all(store)
-    assert sorted(dispatcher.grants) == sorted({*range(SHARDS)} - {lost})
+        driver = await owner_of_all(store)
+    assert sorted(driver.grants) == sorted({*range(SHARDS)} - {lost})
     assert [line["table"] for line in lines] == ["holdfast_outbox_shard"]
     served = {device for device in DEVICES if zlib.crc32(device.encode()) % SHARDS != lost}
-    assert {sending.device for sending in await dispatcher.send()} == served != {*DEVICES}
+    assert {sending.device for sending in await driver.send()} == served != {*DEVICES}
     assert {status.device for status in await store.devices(OUTBOX)} == served
 
 
-async def test_spoilt_pauses_of_sqlite_are_named_and_told_as_far_as_they_hold(
-    store: SqlOutbox, engine: Engine
-) -> None:
+async def test_spoilt_pauses_of_sqlite_are_named_and_hold(store: SqlOutbox, engine: Engine) -> None:
     if engine.dialect.name != "sqlite":
         pytest.skip("PostgreSQL's columns have types")
     for device in ("d1", "d2", "d3"):
@@ -345,8 +341,8 @@ async def test_spoilt_pauses_of_sqlite_are_named_and_told_as_far_as_they_hold(
         paused = await store.paused(OUTBOX)
     assert ({*paused}, paused["d1"]) == ({"d1", "d3"}, 0.0)
     assert min(line["row"] for line in lines) == "'d1', 'yesterday'"
-    dispatcher = await owner_of_all(store)
-    assert [sending.device for sending in await dispatcher.send()] == ["d2"]
+    driver = await owner_of_all(store)
+    assert [sending.device for sending in await driver.send()] == ["d2"]
 
 
 async def test_commands_in_a_state_that_there_is_not_are_named_and_the_others_counted(
@@ -368,8 +364,8 @@ async def test_spoilt_heads_and_signs_of_life_leave_the_list_of_devices(
 ) -> None:
     for device in ("d1", "d2"):
         add(engine, device=device)
-    dispatcher = await owner_of_all(store)
-    await dispatcher.take_turn(seen={"d1": 5.0, "d2": 6.0})
+    driver = await owner_of_all(store)
+    await driver.take_turn(seen={"d1": 5.0, "d2": 6.0})
     spoil = ["UPDATE holdfast_outbox_head SET phase = 'gone' WHERE device = 'd1'"]
     if engine.dialect.name == "sqlite":
         spoil.append("UPDATE holdfast_outbox_device SET seen_at = 'abc' WHERE device = 'd1'")
@@ -387,13 +383,13 @@ async def test_spoilt_heads_and_signs_of_life_leave_the_list_of_devices(
 
 
 @pytest.mark.parametrize("spoil", ["brief SET closed_at = 5", "command SET closed_at = 5"])
-async def test_an_end_whose_time_was_spoilt_is_told_once(
+async def test_a_brief_whose_time_was_spoilt_is_sent_once(
     store: SqlOutbox, engine: Engine, spoil: str
 ) -> None:
     add(engine, device="d1")
-    dispatcher = await owner_of_all(store)
-    [sending] = await dispatcher.send()
-    await dispatcher.take_turn(answers=[answer(sending)], brief=True)
+    driver = await owner_of_all(store)
+    [sending] = await driver.send()
+    await driver.take_turn(answers=[answer(sending)], brief=True)
     with engine.begin() as connection:
         connection.execute(text(f"UPDATE holdfast_outbox_{spoil}"))
     ends = await store.pending_briefs(OUTBOX, range(SHARDS), 10)
@@ -402,13 +398,13 @@ async def test_an_end_whose_time_was_spoilt_is_told_once(
     assert await store.pending_briefs(OUTBOX, range(SHARDS), 10) == []
 
 
-async def owner_of_all(store: SqlOutbox) -> ManualDispatcher:
+async def owner_of_all(store: SqlOutbox) -> Driver:
     """A dispatcher that owns all shards, now."""
-    dispatcher = ManualDispatcher(store, shards=SHARDS)
+    driver = Driver(store, shards=SHARDS)
     for shard, epoch in (await store.epochs(OUTBOX)).items():
-        dispatcher.grants[shard] = await store.open(OUTBOX, shard, epoch, "member")
-    dispatcher.now = time.time()
-    return dispatcher
+        driver.grants[shard] = await store.open(OUTBOX, shard, epoch, "member")
+    driver.now = time.time()
+    return driver
 
 
 async def test_text_of_sqlite_that_is_none_holds_up_one_turn_at_most(
@@ -421,10 +417,10 @@ async def test_text_of_sqlite_that_is_none_holds_up_one_turn_at_most(
     with engine.begin() as connection:
         spoil = "UPDATE holdfast_outbox_command SET trace_id = CAST(x'ff41' AS TEXT) WHERE device = 'd1'"
         connection.execute(text(spoil))
-    dispatcher = await owner_of_all(store)
+    driver = await owner_of_all(store)
     with pytest.raises(HoldfastError, match="UTF-8"):
-        await dispatcher.take_turn()
-    sendings = await dispatcher.send()
+        await driver.take_turn()
+    sendings = await driver.send()
     assert sorted((sending.device, sending.trace_id) for sending in sendings) == [
         ("d1", "\ufffdA"),
         ("d2", ""),

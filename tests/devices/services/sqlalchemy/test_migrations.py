@@ -229,7 +229,7 @@ def _run(connection: Connection, step: object) -> None:
         step()
 
 
-async def test_a_store_may_be_told_to_make_nothing(tmp_path: Path) -> None:
+async def test_a_store_may_be_forbidden_to_create_tables(tmp_path: Path) -> None:
     store = SqlOutbox(f"sqlite:///{tmp_path}/app.db", SystemClock(), create=False)
     with pytest.raises(ConfigError, match="migrations"):
         await store.prepare("doors", 1)

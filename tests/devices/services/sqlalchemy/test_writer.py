@@ -101,7 +101,7 @@ async def test_a_savepoint_that_fails_takes_its_commands_along(
     assert (await bodies(store))[0] == b"kept"
 
 
-async def test_a_savepoint_that_was_rolled_back_has_told_nobody(
+async def test_a_rolled_back_savepoint_notifies_no_dispatcher(
     store: SqlOutbox, outbox: Outbox, engine: Engine, postgresql_server: PostgresqlServer
 ) -> None:
     if engine.dialect.name == "sqlite":
@@ -118,7 +118,7 @@ async def test_a_savepoint_that_was_rolled_back_has_told_nobody(
 
 
 @pytest.mark.slow
-async def test_many_at_once_are_told_of_once_a_device(
+async def test_many_commands_leave_one_mark_a_device(
     store: SqlOutbox, engine: Engine, outbox: Outbox
 ) -> None:
     with engine.begin() as connection:
@@ -172,7 +172,7 @@ def test_tables_that_are_not_there_are_named(url: str, outbox: Outbox) -> None:
         ('deadlock: tuple in relation "holdfast_outbox_shard"', {"pgcode": "40P01"}, False),
     ],
 )
-def test_whether_tables_are_lacking_is_told_whatever_the_driver(
+def test_missing_tables_are_recognized_with_every_driver(
     said: str, codes: dict[str, str], lacks: bool
 ) -> None:
     origin = Exception(said)
@@ -180,7 +180,7 @@ def test_whether_tables_are_lacking_is_told_whatever_the_driver(
     assert lacks_tables(DBAPIError("SELECT", {}, origin)) is lacks
 
 
-def test_what_a_transaction_may_try_again_stays_the_database_s_own_error(
+def test_a_transient_error_of_the_database_is_raised_unchanged(
     outbox: Outbox, postgresql_server: PostgresqlServer
 ) -> None:
     """PostgreSQL names the table that it waited for, too: that is no table that is missing."""
