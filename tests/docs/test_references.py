@@ -275,27 +275,6 @@ def test_make_targets_that_are_named_exist(page: Path) -> None:
     assert named <= targets
 
 
-@EACH_PAGE
-def test_words_that_would_be_a_second_name_for_a_thing(page: Path) -> None:
-    second = re.compile(
-        r"\b(partitions?|consumers?|brokers?|jobs?|workers?|offsets?|shards?|actors?|leases?|hand-?overs?|seamless\w*"
-        r"|blazing\w*|powerful|robust|simply|just works)\b",
-        re.IGNORECASE,
-    )
-    allowed = {"worker"}  # streams/worker.py, what runs inside a slot
-    if page.stem in (
-        "devices",
-        "outbox",
-        "glossary",
-        "0018-paho-s-packets-on-asyncio-s-connection",
-    ):  # there these are the things themselves
-        allowed |= {"broker", "brokers", "shard", "shards"}
-    if page.stem == "glossary":
-        allowed.add("lease")
-    found = {word.lower() for word in second.findall(re.sub(r"`[^`]*`", "", prose(page)))}
-    assert found - allowed == set()
-
-
 # --- deployment
 
 
