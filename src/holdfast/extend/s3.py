@@ -6,6 +6,7 @@ say whether the call may have had an effect.
 :class:`S3` makes calls for the object at a :class:`Spot`. It needs an :class:`AwsClient`, which is made with
 a region, an endpoint, and :class:`Keys` if those of the environment aren't meant. A call returns an
 :class:`AwsResponse` or raises :class:`AwsRefused`. :data:`UNTRUSTED` matches the codes of refused keys.
+:class:`MultipartUpload` puts an object in parts.
 """
 
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.services.aws.client import UNTRUSTED, AwsClient, AwsRefused, AwsResponse, Keys
     from holdfast.services.aws.s3 import S3
     from holdfast.services.aws.s3_url import CONTENT_TYPE, KEY_BYTES_MAX, Spot, parse
+    from holdfast.services.aws.upload import MultipartUpload
 else:  # To read a URL takes no client.
     __getattr__ = exports(
         __name__,
@@ -26,6 +28,7 @@ else:  # To read a URL takes no client.
             "CONTENT_TYPE": "holdfast.services.aws.s3_url",
             "KEY_BYTES_MAX": "holdfast.services.aws.s3_url",
             "Keys": "holdfast.services.aws.client",
+            "MultipartUpload": "holdfast.services.aws.upload",
             "S3": "holdfast.services.aws.s3",
             "Spot": "holdfast.services.aws.s3_url",
             "UNTRUSTED": "holdfast.services.aws.client",
@@ -42,6 +45,7 @@ __all__ = [
     "AwsRefused",
     "AwsResponse",
     "Keys",
+    "MultipartUpload",
     "Spot",
     "parse",
 ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
+import hashlib
 import zlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from holdfast.errors import ConfigError, InvalidMessage, Unavailable
+from holdfast.errors import ConfigError, HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
 from holdfast.services.aws.s3_url import (
@@ -23,11 +26,13 @@ from holdfast.services.aws.s3_url import (
 
 if TYPE_CHECKING:
     from holdfast.services.aws.s3 import S3
+    from holdfast.services.aws.upload import MultipartUpload
 
 MIB = 1 << 20
 MAX_BYTES = 256 * MIB
 PART_BYTES = 16 * MIB
 PART_BYTES_MIN = 5 * MIB
+PARTS_AT_ONCE = 4
 ROUNDS_MAX = 10
 CHANGED = frozenset({"PreconditionFailed", "InvalidRange"})
 
@@ -106,14 +111,42 @@ class S3Objects:
         if len(spot.key.encode()) > KEY_BYTES_MAX:
             raise InvalidMessage(f"object name {name!r} makes a key of over {KEY_BYTES_MAX} bytes")
         if len(data) > self._part_bytes:
-            from holdfast.services.aws.upload import upload  # noqa: PLC0415
-
-            await upload(self._s3(), spot, data, self._part_bytes)
+            await self._put_in_parts(spot, data)
         else:
             checksum = base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()
             headers = {"x-amz-checksum-crc32": checksum, "Content-Type": CONTENT_TYPE}
             await self._s3().call("PutObject", spot, "PUT", headers=headers, body=data)
         return str(spot)
+
+    async def _put_in_parts(self, spot: Spot, data: bytes) -> None:
+        """Put ``data`` as a multipart upload, which is aborted if that fails."""
+        from holdfast.services.aws.upload import MultipartUpload  # noqa: PLC0415
+
+        upload = MultipartUpload(self._s3().call, spot)
+        await upload.begin({"Content-Type": CONTENT_TYPE})
+        room = asyncio.Semaphore(PARTS_AT_ONCE)
+
+        async def put(number: int) -> str:
+            async with room:
+                part = data[(number - 1) * self._part_bytes : number * self._part_bytes]
+                digest = hashlib.md5(part, usedforsecurity=False).digest()
+                headers = {"Content-MD5": base64.b64encode(digest).decode()}
+                return await upload.put_part(number, part, headers)
+
+        done = False
+        try:
+            async with asyncio.TaskGroup() as group:
+                count = -(-len(data) // self._part_bytes)
+                parts = [group.create_task(put(number)) for number in range(1, count + 1)]
+            await upload.complete([part.result() for part in parts])
+            done = True
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        except FileNotFoundError as error:
+            raise OutcomeUnknown(f"the upload of {spot} was ended meanwhile; put it again") from error
+        finally:
+            if not done:
+                await asyncio.shield(_abort(upload))
 
     def url(self, name: str) -> str:
         check_name(name)
@@ -151,3 +184,8 @@ class S3Objects:
             client = AwsClient("s3", self._clock, self._meter, region=self._region, endpoint=self._endpoint)
             self._opened = S3(client)
         return self._opened
+
+
+async def _abort(upload: MultipartUpload) -> None:
+    with contextlib.suppress(HoldfastError, FileNotFoundError):  # a lifecycle rule removes what is left
+        await upload.abort()

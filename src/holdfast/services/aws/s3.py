@@ -18,6 +18,7 @@ ANSWER_S = 60.0
 AMAZON = re.compile(r"(?:^|\.)(?:amazonaws\.com(?:\.cn)?|api\.aws)$")
 HOST_NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 MISSING = frozenset({"NoSuchKey", "NotFound", "NoSuchBucket"})
+NO_UPLOAD = "NoSuchUpload"
 NO_NAMES = frozenset({"InvalidBucketName", "KeyTooLongError", "InvalidURI"})
 REGION = "x-amz-bucket-region"
 
@@ -43,8 +44,8 @@ class S3:
     ) -> AwsResponse:
         """Make one call; ``query`` is encoded and sorted.
 
-        Raises FileNotFoundError for what isn't there to be read, InvalidMessage for a name that S3 doesn't
-        take, else as ``AwsClient.request`` does."""
+        Raises FileNotFoundError for a missing object that is read and for a missing upload, InvalidMessage
+        for a name that S3 refuses, else as ``AwsClient.request`` does."""
         place = await self.client.place()
         for again in (True, False):
             region = self._regions.get(spot.bucket, place.region)
@@ -101,7 +102,9 @@ def _is_address(host: str) -> bool:
 
 
 def _named(error: AwsRefused, spot: Spot, *, reading: bool) -> Exception:
-    """A refusal as the port has it."""
+    """Return the error that the port names for a refusal."""
+    if error.code == NO_UPLOAD:
+        return FileNotFoundError(errno.ENOENT, "no such upload", str(spot))
     if error.code == "NoSuchBucket":
         text = f"there is no bucket {spot.bucket!r}"
         return (

@@ -1,91 +1,118 @@
-"""Puts an object in parts. It appears when all parts are complete, or not at all."""
+"""Multipart uploads: an object that is put in parts appears when all of them are complete, or not at all."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import contextlib
 import hashlib
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
-from holdfast.errors import HoldfastError, OutcomeUnknown
-from holdfast.services.aws.client import AwsRefused
-from holdfast.services.aws.s3 import S3
-from holdfast.services.aws.s3_url import CONTENT_TYPE, Spot
+from holdfast.errors import OutcomeUnknown, Unavailable
 
-AT_ONCE = 4
+if TYPE_CHECKING:
+    from holdfast.services.aws.client import AwsResponse
+    from holdfast.services.aws.s3_url import Spot
+
 UPLOAD_ID = re.compile(b"<UploadId>([^<]+)</UploadId>")
+PART = re.compile(b"<Part>(.*?)</Part>", re.DOTALL)
+TRUNCATED = b"<IsTruncated>true</IsTruncated>"
 
 
-async def upload(s3: S3, spot: Spot, data: bytes, part_bytes: int) -> None:
-    """Put ``data`` in parts of ``part_bytes``. If that fails, the parts are removed."""
-    kind = {"Content-Type": CONTENT_TYPE}
-    answer = await s3.call("CreateMultipartUpload", spot, "POST", "uploads=", headers=kind)
-    found = UPLOAD_ID.search(answer.body)
-    if found is None:
-        raise OutcomeUnknown(f"s3:CreateMultipartUpload on {spot}: the answer makes no sense")
-    upload_id = f"uploadId={quote(html.unescape(found[1].decode()), safe='')}"
-    room = asyncio.Semaphore(AT_ONCE)
+class S3Call(Protocol):
+    """Makes one call, as :meth:`holdfast.services.aws.s3.S3.call` does."""
 
-    async def put(number: int) -> str:
-        async with room:
-            part = data[(number - 1) * part_bytes : number * part_bytes]
-            digest = hashlib.md5(part, usedforsecurity=False).digest()
-            said = await s3.call(
-                "UploadPart",
-                spot,
-                "PUT",
-                f"partNumber={number}&{upload_id}",
-                headers={"Content-MD5": base64.b64encode(digest).decode()},
-                body=part,
+    async def __call__(
+        self,
+        operation: str,
+        spot: Spot,
+        method: str,
+        query: str = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | memoryview = b"",
+    ) -> AwsResponse: ...
+
+
+class MultipartUpload:
+    """One multipart upload of the object at ``spot``.
+
+    ``token`` is the id that S3 gave the upload; empty before :meth:`begin`. Each method raises as ``call``
+    does, and FileNotFoundError if the upload doesn't exist any more."""
+
+    def __init__(self, call: S3Call, spot: Spot, token: str = "") -> None:
+        self.token = token
+        self._call = call
+        self._spot = spot
+
+    async def begin(self, headers: Mapping[str, str]) -> None:
+        """Begin the upload. ``headers`` are those of the object."""
+        answer = await self._call("CreateMultipartUpload", self._spot, "POST", "uploads=", headers=headers)
+        found = UPLOAD_ID.search(answer.body)
+        if found is None:
+            raise Unavailable(f"s3:CreateMultipartUpload on {self._spot}: the answer holds no upload id")
+        self.token = html.unescape(found[1].decode())
+
+    async def put_part(
+        self, number: int, body: bytes | memoryview, headers: Mapping[str, str] | None = None
+    ) -> str:
+        """Put one part, which replaces an earlier one of the same number; returns its ETag."""
+        query = f"partNumber={number}&{self._query}"
+        answer = await self._call("UploadPart", self._spot, "PUT", query, headers=headers, body=body)
+        return answer.headers["ETag"]
+
+    async def parts(self) -> list[tuple[str, int]]:
+        """Return ETag and size of each part, from the first one up to a gap."""
+        parts: list[tuple[str, int]] = []
+        while True:
+            query = f"part-number-marker={len(parts)}&{self._query}"
+            answer = await self._call("ListParts", self._spot, "GET", query)
+            for number, each in enumerate(PART.findall(answer.body), len(parts) + 1):
+                if int(_element(b"PartNumber", each)) != number:
+                    return parts
+                parts.append((html.unescape(_element(b"ETag", each)), int(_element(b"Size", each))))
+            if TRUNCATED not in answer.body:
+                return parts
+
+    async def complete(self, tags: Sequence[str], headers: Mapping[str, str] | None = None) -> None:
+        """Make the parts with these ETags the object. Succeeds if an earlier try did so and its answer was
+        lost. Raises OutcomeUnknown."""
+        parts = "".join(
+            f"<Part><PartNumber>{number}</PartNumber><ETag>{html.escape(tag)}</ETag></Part>"
+            for number, tag in enumerate(tags, 1)
+        )
+        body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
+        try:
+            answer = await self._call(
+                "CompleteMultipartUpload", self._spot, "POST", self._query, headers=headers, body=body
             )
-            return said.headers["ETag"]
+        except FileNotFoundError:
+            found = await self._call("HeadObject", self._spot, "HEAD")
+            if found.headers.get("ETag", "").strip('"') != _tag_of(tags):
+                raise
+            return
+        if b"<Error>" in answer.body:  # S3 answers with 200 before it knows the outcome
+            raise OutcomeUnknown(f"{self._spot} may have been put; put it again")
 
-    done = False
-    try:
-        async with asyncio.TaskGroup() as group:
-            count = -(-len(data) // part_bytes)
-            parts = [group.create_task(put(number)) for number in range(1, count + 1)]
-        await _complete(s3, spot, upload_id, [part.result() for part in parts])
-        done = True
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    finally:
-        if not done:
-            await asyncio.shield(_abort(s3, spot, upload_id))
+    async def abort(self) -> None:
+        """Remove the upload and its parts."""
+        await self._call("AbortMultipartUpload", self._spot, "DELETE", self._query)
 
-
-async def _complete(s3: S3, spot: Spot, upload_id: str, tags: Sequence[str]) -> None:
-    parts = "".join(
-        f"<Part><PartNumber>{number}</PartNumber><ETag>{html.escape(tag)}</ETag></Part>"
-        for number, tag in enumerate(tags, 1)
-    )
-    body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
-    try:
-        answer = await s3.call("CompleteMultipartUpload", spot, "POST", upload_id, body=body)
-        done = b"<Error>" not in answer.body  # S3 begins to answer 200 before it knows
-    except AwsRefused as error:
-        if error.code != "NoSuchUpload":
-            raise
-        done = await _is_there(s3, spot, tags)  # perhaps by a try whose answer was lost
-    if not done:
-        raise OutcomeUnknown(f"{spot} may have been put; put it again")
+    @property
+    def _query(self) -> str:
+        return f"uploadId={quote(self.token, safe='')}"
 
 
-async def _is_there(s3: S3, spot: Spot, tags: Sequence[str]) -> bool:
-    """Return True if the object consists of these very parts."""
+def _element(name: bytes, xml: bytes) -> str:
+    found: Any = re.search(b"<%b>([^<]*)</%b>" % (name, name), xml)
+    return found[1].decode() if found else "0"
+
+
+def _tag_of(tags: Sequence[str]) -> str | None:
+    """Return the ETag of an object of these parts; None unless the ETags of all parts are MD5 digests."""
     try:
         digests = b"".join(bytes.fromhex(tag.strip('"')) for tag in tags)
-        answer = await s3.call("HeadObject", spot, "HEAD")
-    except (ValueError, FileNotFoundError):
-        return False
-    whole = hashlib.md5(digests, usedforsecurity=False).hexdigest()
-    return answer.headers.get("ETag", "").strip('"') == f"{whole}-{len(tags)}"
-
-
-async def _abort(s3: S3, spot: Spot, upload_id: str) -> None:
-    with contextlib.suppress(HoldfastError):  # a rule of the bucket's lifecycle removes what stays
-        await s3.call("AbortMultipartUpload", spot, "DELETE", upload_id)
+    except ValueError:
+        return None
+    return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(tags)}"

@@ -11,20 +11,18 @@ import asyncio
 import base64
 import contextlib
 import hashlib
-import html
-import re
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from holdfast.errors import ConfigError, InvalidMessage, LoginRefused, Unavailable
 from holdfast.extend import Clock, Meter
-from holdfast.extend.s3 import CONTENT_TYPE, KEY_BYTES_MAX, Spot, parse
-from holdfast.reports.ports.sink import Data, RemoteFile
+from holdfast.extend.s3 import CONTENT_TYPE, KEY_BYTES_MAX, MultipartUpload, Spot, parse
+from holdfast.reports.ports.sink import Data, RemoteFile, Upload
 from holdfast.reports.rules.remote_name import check
-from holdfast.reports.sinks.s3.upload import S3Upload, there, upload_query
+from holdfast.reports.sinks.s3.upload import S3Upload, there
 
 if TYPE_CHECKING:
     from holdfast.extend.s3 import S3, AwsResponse, Keys
@@ -34,8 +32,6 @@ PART_BYTES = 6 * MIB
 PART_BYTES_MIN = 5 * MIB
 MD5 = "Content-MD5"
 EXAMPLE = "s3://customer-bucket/reports?encryption=aws:kms"
-PART = re.compile(b"<Part>(.*?)</Part>", re.DOTALL)
-NEXT_MARKER = re.compile(b"<IsTruncated>true</IsTruncated>")
 
 
 class S3SinkUrl(msgspec.Struct, frozen=True):
@@ -119,18 +115,18 @@ class S3Sink:
             return None
         return RemoteFile(name, int(answer.headers.get("Content-Length", 0)), answer.headers.get("ETag", ""))
 
-    async def open(self, name: str, temporary: str, *, replace: bool = True) -> S3Upload:
+    async def open(self, name: str, temporary: str, *, replace: bool = True) -> Upload:
         spot = self.spot(name)
         if not replace:
             await self.must_not_be_there(name)
         return S3Upload(self, name, spot, self._part_bytes, replace=replace)
 
-    async def resume(self, name: str, temporary: str, token: str, *, replace: bool = True) -> S3Upload | None:
+    async def resume(self, name: str, temporary: str, token: str, *, replace: bool = True) -> Upload | None:
         spot = self.spot(name)
         if not token:
             return None
         try:
-            parts = await self._parts(spot, token)
+            parts = await MultipartUpload(self.call, spot, token).parts()
         except (FileNotFoundError, ConfigError):  # a service that lists no parts, or one who may only put
             parts = []
         size = parts[0][1] if parts else 0
@@ -145,7 +141,7 @@ class S3Sink:
         if token:
             # What one who may only put can't remove, a rule of the bucket's lifecycle does.
             with contextlib.suppress(FileNotFoundError, ConfigError):
-                await self.call("AbortMultipartUpload", spot, "DELETE", upload_query(token))
+                await MultipartUpload(self.call, spot, token).abort()
 
     async def read(self, name: str) -> AsyncIterator[bytes]:
         spot, at = self.spot(name), 0
@@ -190,7 +186,7 @@ class S3Sink:
         headers: Mapping[str, str] | None = None,
         body: Data = b"",
     ) -> AwsResponse:
-        """One call to S3. Raises as that does; FileNotFoundError for an upload that is over, too."""
+        """Make one call to S3. Raises as that does, and LoginRefused for credentials that aren't accepted."""
         from holdfast.extend.s3 import UNTRUSTED, AwsRefused  # noqa: PLC0415
 
         sent = dict(headers or ())
@@ -205,24 +201,9 @@ class S3Sink:
             if MD5 in str(error) and MD5 not in sent:  # a bucket with object lock
                 self._wants_md5 = True
                 return await self.call(operation, spot, method, query, headers=headers, body=body)
-            if error.code == "NoSuchUpload":
-                raise FileNotFoundError(str(spot)) from None
             if UNTRUSTED.search(error.code):
                 raise LoginRefused(str(error)) from error
             raise
-
-    async def _parts(self, spot: Spot, token: str) -> list[tuple[str, int]]:
-        """ETag and size of the parts from the first on, as far as none lacks."""
-        parts: list[tuple[str, int]] = []
-        while True:
-            query = f"part-number-marker={len(parts)}&{upload_query(token)}"
-            answer = await self.call("ListParts", spot, "GET", query)
-            for number, each in enumerate(PART.findall(answer.body), len(parts) + 1):
-                if int(_element(b"PartNumber", each)) != number:
-                    return parts
-                parts.append((html.unescape(_element(b"ETag", each)), int(_element(b"Size", each))))
-            if not NEXT_MARKER.search(answer.body):
-                return parts
 
     def _s3(self) -> S3:
         if self._closed:
@@ -248,8 +229,3 @@ def _sha256(data: Data) -> str:
 
 def _md5(data: Data) -> str:
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
-
-
-def _element(name: bytes, xml: bytes) -> str:
-    found: Any = re.search(b"<%b>([^<]*)</%b>" % (name, name), xml)
-    return found[1].decode() if found else "0"

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import html
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from holdfast.errors import (
     AlreadyThere,
@@ -20,17 +17,15 @@ from holdfast.errors import (
     TooLarge,
     Unavailable,
 )
-from holdfast.extend.s3 import Spot
+from holdfast.extend.s3 import MultipartUpload, Spot
 from holdfast.reports.ports.sink import Data, RemoteFile
 
 if TYPE_CHECKING:
-    from holdfast.extend.s3 import AwsResponse
     from holdfast.reports.sinks.s3.sink import S3Sink
 
 PARTS_MAX = 10_000
 AT_ONCE = 3
 LEAVE_S = 5.0
-UPLOAD_ID = re.compile(b"<UploadId>([^<]+)</UploadId>")
 
 
 class S3Upload:
@@ -51,6 +46,7 @@ class S3Upload:
         self.grain = part_bytes
         self.held = len(tags) * part_bytes
         self._sink = sink
+        self._multipart = MultipartUpload(sink.call, spot, token)
         self._name = name
         self._spot = spot
         self._replace = replace
@@ -110,7 +106,8 @@ class S3Upload:
     async def _send(self, part: memoryview) -> None:
         """Begin to put the next part, once fewer than AT_ONCE are under way."""
         if not self.token:
-            self.token = await self._begin()
+            await self._multipart.begin(self._sink.headers)
+            self.token = self._multipart.token
         number = len(self._tags) + len(self.parts) + 1
         if number > PARTS_MAX:
             raise TooLarge(
@@ -124,15 +121,6 @@ class S3Upload:
         task.add_done_callback(lambda _: self._done_with(part))
         self.parts.append(task)
 
-    async def _begin(self) -> str:
-        answer = await self._sink.call(
-            "CreateMultipartUpload", self._spot, "POST", "uploads=", headers=self._sink.headers
-        )
-        found = UPLOAD_ID.search(answer.body)
-        if found is None:
-            raise Unavailable(f"s3:CreateMultipartUpload on {self._spot}: the answer makes no sense")
-        return html.unescape(found[1].decode())
-
     def _done_with(self, part: memoryview) -> None:
         if len(part) == self.grain:
             self._free.append(part)
@@ -140,49 +128,32 @@ class S3Upload:
 
     async def _put_part(self, number: int, part: memoryview) -> str:
         try:
-            answer = await self._sink.call(
-                "UploadPart",
-                self._spot,
-                "PUT",
-                f"partNumber={number}&{upload_query(self.token)}",
-                body=part,
-            )
+            return await self._multipart.put_part(number, part)
         except OutcomeUnknown as error:  # a part may be put again
             raise Unavailable(str(error)) from error
         except FileNotFoundError:
             raise self._gone() from None
-        return answer.headers["ETag"]
 
     async def _put(self, body: memoryview) -> None:
-        await self._place("PutObject", "PUT", "", self._sink.headers | self._condition(), body)
+        headers = self._sink.headers | self._condition()
+        await self._place(
+            partial(self._sink.call, "PutObject", self._spot, "PUT", headers=headers, body=body)
+        )
 
     async def _complete(self, tags: Sequence[str]) -> None:
-        parts = "".join(
-            f"<Part><PartNumber>{number}</PartNumber><ETag>{html.escape(tag)}</ETag></Part>"
-            for number, tag in enumerate(tags, 1)
-        )
-        body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
         try:
-            answer = await self._place(
-                "CompleteMultipartUpload", "POST", upload_query(self.token), self._condition(), body
-            )
-        except FileNotFoundError:  # perhaps completed by a try whose answer was lost
-            found = await self._sink.stat(self._name)
-            if found is None or found.version.strip('"') != _tag_of(tags):
-                raise self._gone() from None
-            return
-        if b"<Error>" in answer.body:  # S3 begins to answer 200 before it knows
-            raise OutcomeUnknown(f"{self._spot} may be in its place")
+            await self._place(partial(self._multipart.complete, tags, self._condition()))
+        except FileNotFoundError:
+            raise self._gone() from None
 
-    async def _place(
-        self, operation: str, method: str, query: str, headers: Mapping[str, str], body: Data
-    ) -> AwsResponse:
+    async def _place(self, call: Callable[[], Awaitable[object]]) -> None:
+        """Make the call after which the file is in its place."""
         from holdfast.extend.s3 import AwsRefused  # noqa: PLC0415
 
         if not self._replace:
             await self._sink.must_not_be_there(self._name)  # for services that don't know the condition
         try:
-            return await self._sink.call(operation, self._spot, method, query, headers=headers, body=body)
+            await call()
         except AwsRefused as error:
             if error.code == "PreconditionFailed":
                 raise there(self._name) from None
@@ -215,20 +186,6 @@ class S3Upload:
         return Damaged(f"what was sent of {self._name!r} is gone: another finished it or gave it up")
 
 
-def upload_query(token: str) -> str:
-    """The part of a call's query that names an upload."""
-    return f"uploadId={quote(token, safe='')}"
-
-
 def there(name: str) -> AlreadyThere:
     """A file that was not to be replaced."""
     return AlreadyThere(f"{name!r} is at its destination already, and is not to be replaced")
-
-
-def _tag_of(tags: Sequence[str]) -> str:
-    """The ETag of an object of these parts, where nothing but MD5 made theirs."""
-    try:
-        digests = b"".join(bytes.fromhex(tag.strip('"')) for tag in tags)
-    except ValueError:
-        return ""
-    return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(tags)}"
