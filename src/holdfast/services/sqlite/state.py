@@ -1,13 +1,13 @@
 """The state store in SQLite.
 
-The ledger decides. Commits that come together are decided by one statement with the same rules for the usual
-case (epoch and number are the next). The ledger itself decides the unusual ones.
+The ledger judges each change. Changes that arrive together are one read of what the ledger compares, and one
+write for each table. Several changes of one key are read and written one after another.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -55,69 +55,53 @@ OPEN = """
 INSERT INTO checkpoints (key, epoch, member) VALUES (?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET epoch = excluded.epoch, member = excluded.member"""
 
-BEGUN = """
-WITH k (key) AS (VALUES {rows})
-SELECT json_group_array(json_array(s.key, s.epoch, s.head, s.openings, s.begun, json(s.suspects)))
-FROM k CROSS JOIN checkpoints s ON s.key = k.key"""
+JUDGED = """
+WITH k (place, key) AS (VALUES {rows})
+SELECT json_group_array(json_array(
+    k.place, s.id, s.epoch, s.number, s.commit_id, s.window, s.head, s.openings, s.begun, json(s.suspects),
+    s.done, s.skipped, s.state_version, a.checkpoint IS NOT NULL))
+FROM k CROSS JOIN checkpoints s ON s.key = k.key LEFT JOIN acting a ON a.checkpoint = s.id"""
 
 START = """
 UPDATE checkpoints SET head = c.head, openings = c.openings, begun = c.begun, suspects = c.suspects
-FROM (SELECT column1 AS key, column2 AS head, column3 AS openings, column4 AS begun, column5 AS suspects
+FROM (SELECT column1 AS id, column2 AS head, column3 AS openings, column4 AS begun, column5 AS suspects
     FROM (VALUES {rows})) c
-WHERE checkpoints.key = c.key"""
+WHERE checkpoints.id = c.id"""
 
-NEXT = "(s.epoch = c.epoch AND s.number = c.number - 1 AND s.window = c.window)"
-
-# The places of commits that aren't just the next ones; and below 0, of those next ones whose checkpoint acts.
-UNUSUAL = f"""
-WITH c (place, key, epoch, number, window) AS (VALUES {{rows}})
-SELECT group_concat(iif({NEXT}, -1 - c.place, c.place))
-FROM c LEFT JOIN checkpoints s ON s.key = c.key LEFT JOIN acting a ON a.checkpoint = s.id
-WHERE c.place IS NOT NULL AND ({NEXT} AND a.checkpoint IS NULL) IS NOT TRUE"""  # noqa: S608
-
-APPLY = """
-WITH c (key, number, id, log, past, window, head, parked, done, skipped, keep, version, state)
+WRITE = """
+WITH c (id, number, commit_id, log, past, window, head, openings, begun, suspects, parked, done, skipped,
+    version, keep, state)
 AS (VALUES {rows})
 UPDATE checkpoints SET
-    number = c.number, commit_id = c.id, at = ?, log = c.log, past = c.past, window = c.window,
-    openings = CASE WHEN c.head = '' THEN 0 WHEN c.head = checkpoints.head THEN openings ELSE 1 END,
-    begun = CASE WHEN c.head = checkpoints.head THEN begun ELSE epoch END,
-    head = c.head, parked = c.parked,
-    done = checkpoints.done + c.done, skipped = min(checkpoints.skipped + c.skipped, 9007199254740991),
-    state = iif(c.keep, checkpoints.state, c.state),
-    state_version = iif(c.state IS NULL, checkpoints.state_version, c.version)
-FROM c WHERE checkpoints.key = c.key"""
+    number = c.number, commit_id = c.commit_id, at = ?, log = c.log, past = c.past, window = c.window,
+    head = c.head, openings = c.openings, begun = c.begun, suspects = c.suspects, parked = c.parked,
+    done = c.done, skipped = c.skipped, state_version = c.version,
+    state = iif(c.keep, checkpoints.state, c.state)
+FROM c WHERE checkpoints.id = c.id"""
 
 DROP_EFFECTS = """
-WITH d (key, id) AS (VALUES {rows})
+WITH d (checkpoint, id) AS (VALUES {rows})
 DELETE FROM effects WHERE rowid IN (
-    SELECT e.rowid FROM d CROSS JOIN checkpoints s ON s.key = d.key
-    CROSS JOIN effects e ON e.checkpoint = s.id AND e.id = d.id)"""
+    SELECT e.rowid FROM d CROSS JOIN effects e ON e.checkpoint = d.checkpoint AND e.id = d.id)"""
 
-REFUSE_EFFECT = """
-UPDATE effects SET refused = ? WHERE checkpoint = (SELECT id FROM checkpoints WHERE key = ?) AND id = ?"""
+REFUSE_EFFECT = "UPDATE effects SET refused = ? WHERE checkpoint = ? AND id = ?"
 
 ADD_EFFECTS = """
-WITH e (
-    key, number, place, id, target, target_key, body, cause, at, not_before, hops, refused, traceparent)
-AS (VALUES {rows})
 INSERT INTO effects (
     checkpoint, number, place, id, target, key, body, cause, at, not_before, hops, refused, traceparent)
-SELECT s.id, e.number, e.place, e.id, e.target, e.target_key, e.body, e.cause, e.at, e.not_before, e.hops,
-    e.refused, e.traceparent
-FROM e CROSS JOIN checkpoints s ON s.key = e.key"""
+SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"""
 
 ACT = """
-WITH c (key, due, timers) AS (VALUES {rows})
+WITH c (checkpoint, due, timers) AS (VALUES {rows})
 INSERT INTO acting (checkpoint, due, timers)
-SELECT s.id, c.due, coalesce(c.timers, (SELECT timers FROM acting WHERE checkpoint = s.id), '[]')
-FROM c CROSS JOIN checkpoints s ON s.key = c.key WHERE true
+SELECT c.checkpoint, c.due,
+    coalesce(c.timers, (SELECT timers FROM acting a WHERE a.checkpoint = c.checkpoint), '[]')
+FROM c WHERE c.checkpoint IS NOT NULL
 ON CONFLICT (checkpoint) DO UPDATE SET due = excluded.due, timers = excluded.timers"""
 
-ACT_NO_MORE = """
-WITH c (key) AS (VALUES {rows})
-DELETE FROM acting WHERE checkpoint IN (SELECT s.id FROM c CROSS JOIN checkpoints s ON s.key = c.key)
-AND due = 0 AND timers = '[]' AND NOT EXISTS (SELECT 1 FROM effects WHERE checkpoint = acting.checkpoint)"""
+STOP_ACTING = """
+DELETE FROM acting WHERE checkpoint IN (VALUES {rows}) AND due = 0 AND timers = '[]'
+AND NOT EXISTS (SELECT 1 FROM effects WHERE checkpoint = acting.checkpoint)"""
 
 DUE = """
 SELECT a.checkpoint, s.key FROM acting a CROSS JOIN checkpoints s ON s.id = a.checkpoint
@@ -131,22 +115,21 @@ IDLE = """
 SELECT key FROM checkpoints WHERE at > 0 AND at < ?
 AND NOT EXISTS (SELECT 1 FROM acting WHERE checkpoint = checkpoints.id)"""
 
-CLEAR_SUSPECTS = "UPDATE checkpoints SET suspects = '[]' WHERE key = ?"
-
-ADD_RECENT = """
-WITH c (key, number, count, names) AS (VALUES {rows})
+ADD_RECENTS = """
 INSERT INTO recents (checkpoint, number, count, names)
-SELECT s.id, c.number, c.count, c.names FROM c CROSS JOIN checkpoints s ON s.key = c.key"""
+SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"""
 
-# A row goes once newer ones hold as many identities as the window has.
+# A row is deleted once newer ones hold as many identities as the window has.
 TRIM = """
-DELETE FROM recents WHERE checkpoint = (SELECT id FROM checkpoints WHERE key = ?1) AND number <= (
+DELETE FROM recents WHERE checkpoint = ?1 AND number <= (
     SELECT max(number) FROM (
         SELECT number, sum(count) OVER (ORDER BY number DESC) - count AS newer FROM recents
-        WHERE checkpoint = (SELECT id FROM checkpoints WHERE key = ?1))
+        WHERE checkpoint = ?1)
     WHERE newer >= ?2)"""
 
-FORGET = "DELETE FROM recents WHERE checkpoint = (SELECT id FROM checkpoints WHERE key = ?)"
+FORGET = "DELETE FROM recents WHERE checkpoint = ?"
+
+FORGET_OF = "DELETE FROM recents WHERE checkpoint = (SELECT id FROM checkpoints WHERE key = ?)"
 
 LOG = """
 WITH r (stream, key, name, epoch, body) AS (VALUES {rows})
@@ -162,15 +145,6 @@ INSERT OR IGNORE INTO checkpoints (
     skipped, suspects, state_version, state)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id"""
 
-RESTORE_RECENT = "INSERT INTO recents (checkpoint, number, count, names) VALUES (?, ?, ?, ?)"
-
-RESTORE_ACTING = "INSERT INTO acting (checkpoint, due, timers) VALUES (?, ?, ?)"
-
-RESTORE_EFFECT = """
-INSERT INTO effects (
-    checkpoint, number, place, id, target, key, body, cause, at, not_before, hops, refused, traceparent)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-
 RESTORE_RESULT = """
 INSERT OR IGNORE INTO results (cursor, stream, key, name, epoch, body, at) VALUES (?, ?, ?, ?, ?, ?, ?)"""
 
@@ -182,7 +156,29 @@ _past = msgspec.json.Decoder(tuple[RunLog, ...])
 _suspects = msgspec.json.Decoder(tuple[Started, ...])
 _timers = msgspec.json.Decoder(tuple[Timer, ...])
 _names = msgspec.json.Decoder(list[str])
-_begun_rows = msgspec.json.Decoder(list[tuple[str, int, str, int, int, tuple[Started, ...]]])
+
+
+class JudgedRow(msgspec.Struct, frozen=True, array_like=True):
+    """The columns of a checkpoint by which the ledger judges a change."""
+
+    place: int
+    id: int
+    epoch: int
+    number: int
+    commit_id: str
+    window: int
+    head: str
+    openings: int
+    begun: int
+    suspects: tuple[Started, ...]
+    done: int
+    skipped: int
+    state_version: int
+    acts: int
+    """1 if the key has timers or effects, or is due."""
+
+
+_judged = msgspec.json.Decoder(list[JudgedRow])
 
 
 class SqliteState:
@@ -331,143 +327,170 @@ class SqliteState:
     def _start_all(
         self, transaction: Transaction, asked: Sequence[tuple[str, int, str]]
     ) -> list[int | HoldfastError]:
-        """Count heads that came together, in order; the ledger decides each."""
-        standing = _begun(transaction, {key for key, _, _ in asked})
-        answers: list[int | HoldfastError] = []
-        for key, epoch, head in asked:
-            try:
-                standing[key] = checkpoint = ledger.start(standing.get(key), key, epoch, head)
-            except Fenced as error:
-                answers.append(error)
-            else:
-                assert checkpoint.started is not None
-                answers.append(checkpoint.started.openings)
-        rows = [
-            (c.key, c.started.head, c.started.openings, c.started.epoch, _text(c.suspects))
-            for c in standing.values()
-            if c.started is not None
-        ]
-        if rows:
-            transaction.change_rows(START, rows)
+        answers: list[Any] = [None] * len(asked)
+        for rows in _rounds(transaction, [key for key, _, _ in asked]):
+            written = []
+            for place, row in rows.items():
+                key, epoch, head = asked[place]
+                try:
+                    after = ledger.start(_compared(row, key), key, epoch, head)
+                except Fenced as error:
+                    answers[place] = error
+                    continue
+                assert row is not None
+                assert after.started is not None
+                started, suspects = after.started, _text(after.suspects)
+                answers[place] = started.openings
+                written.append((row.id, started.head, started.openings, started.epoch, suspects))
+            transaction.change_rows(START, written)
         return answers
-
-    # --- commits
 
     def _commit_all(
         self, transaction: Transaction, commits: Sequence[Prepared]
     ) -> list[HoldfastError | None]:
-        """Decide commits that came together, in order; the usual ones all at once."""
         at = self._clock.wall()
-        first: dict[str, int] = {}
-        for place, prepared in enumerate(commits):
-            first.setdefault(prepared.commit.key, place)
-        rows = [
-            (place, key, commit.epoch, commit.number, commit.window)
-            for key, place in first.items()
-            for commit in [commits[place].commit]
-            if not commit.clear_suspects
-        ]
-        told = {int(place) for place in transaction.list_rows(UNUSUAL, rows)}
-        usual = [row[0] for row in rows if row[0] not in told]
-        if usual:
-            acting = [commits[place].commit for place in usual if commits[place].acts or -1 - place in told]
-            _apply(transaction, [commits[place] for place in usual], acting, at)
-        applied = set(usual)
-        return [
-            None if place in applied else _judge(transaction, prepared, at)
-            for place, prepared in enumerate(commits)
-        ]
+        answers: list[HoldfastError | None] = [None] * len(commits)
+        for rows in _rounds(transaction, [prepared.commit.key for prepared in commits]):
+            accepted = []
+            for place, row in rows.items():
+                try:
+                    after = _after(transaction, commits[place].commit, row, at)
+                except Fenced as error:
+                    answers[place] = error
+                    continue
+                if after is not None:
+                    assert row is not None
+                    accepted.append(Accepted(commits[place], row, after))
+            if accepted:
+                _write(transaction, accepted, at)
+        return answers
 
 
 class Prepared(NamedTuple):
-    """A commit and its rows, made before the transaction so that nobody waits for that."""
+    """A commit, and the parts of its rows that are encoded before the transaction, to keep that short."""
 
     commit: Commit
-    row: tuple[Any, ...]
-    recent: tuple[Any, ...] | None
+    log: str
+    past: str
+    names: str
     results: list[tuple[Any, ...]]
     acts: bool
-    """Whether it says anything of effects, timers, or when its key is due."""
+    """Whether it changes effects, timers, or the time when its key is due."""
+
+
+class Accepted(NamedTuple):
+    """A commit that the ledger accepted: the row before, and the checkpoint after."""
+
+    prepared: Prepared
+    row: JudgedRow
+    after: Checkpoint
 
 
 def _prepare(commit: Commit) -> Prepared:
-    c, keep = commit, commit.state is None and not commit.clear_state
+    c = commit
     stream = c.key[: max(c.key.find("/"), 0)]
     return Prepared(
-        commit,
-        row=(
-            c.key, c.number, c.id, _text(c.log), _text(c.past), c.window, c.starting, c.parked,
-            c.done, c.skipped, keep, c.state_version, c.state,
-        ),
-        recent=_recent_row(c, c.identities) if c.window and c.identities else None,
+        c,
+        log=_text(c.log),
+        past=_text(c.past),
+        names=_text(c.identities) if c.window and c.identities else "",
         results=[(stream, c.key, result.name, c.epoch, result.body) for result in c.results],
         acts=bool(c.due or c.timers is not None or c.effects or c.dropped or c.refused),
-    )  # fmt: skip
+    )
 
 
-def _recent_row(commit: Commit, identities: Sequence[str]) -> tuple[Any, ...]:
-    return (commit.key, commit.number, len(identities), _text(identities))
+def _rounds(transaction: Transaction, keys: Sequence[str]) -> Iterator[dict[int, JudgedRow | None]]:
+    """Yield the rows of keys by the places of the keys, in as many rounds as a key has places. Each round is
+    read when the one before is written."""
+    left: Sequence[int] = range(len(keys))
+    while left:
+        places: dict[str, int] = {}
+        for place in left:
+            places.setdefault(keys[place], place)
+        texts = transaction.texts(JUDGED, [(place, key) for key, place in places.items()])
+        found = {row.place: row for text in texts for row in _judged.decode(text)}
+        yield {place: found.get(place) for place in places.values()}
+        left = [place for place in left if places[keys[place]] != place]
 
 
-def _apply(
-    transaction: Transaction, commits: Sequence[Prepared], acting: Sequence[Commit], at: float
-) -> None:
-    """Apply commits, of different keys, that the ledger accepts and whose window is the standing one.
-    ``acting`` are those of them whose checkpoint acts, or is to act."""
-    transaction.change_rows(APPLY, [prepared.row for prepared in commits], at)
-    transaction.change_rows(ADD_RECENT, [prepared.recent for prepared in commits if prepared.recent])
-    for commit, *_ in commits:
-        if commit.window and commit.number % TRIM_EVERY == 0:
-            transaction.execute(TRIM, (commit.key, commit.window))
+def _compared(row: JudgedRow | None, key: str, recent: tuple[str, ...] = ()) -> Checkpoint | None:
+    """Return a checkpoint as far as the ledger compares it; None for a key without a row."""
+    if row is None:
+        return None
+    return Checkpoint(
+        key,
+        row.epoch,
+        row.number,
+        row.commit_id,
+        recent=recent,
+        state_version=row.state_version,
+        started=Started(row.head, row.openings, row.begun) if row.openings else None,
+        suspects=row.suspects,
+        done=row.done,
+        skipped=row.skipped,
+    )
+
+
+def _after(transaction: Transaction, commit: Commit, row: JudgedRow | None, at: float) -> Checkpoint | None:
+    """Return the checkpoint after a commit; identities are in it only if the window changes."""
+    changes_window = row is not None and row.window not in (0, commit.window)
+    recent = _recent(transaction.connection, row.id, row.window) if row and changes_window else ()
+    return ledger.commit(_compared(row, commit.key, recent), commit, at)
+
+
+def _write(transaction: Transaction, commits: Sequence[Accepted], at: float) -> None:
+    """Write commits of different keys."""
+    transaction.change_rows(WRITE, [_row(*accepted) for accepted in commits], at)
+    recents = []
+    for prepared, row, after in commits:
+        commit, names, count = prepared.commit, prepared.names, len(prepared.commit.identities)
+        if commit.window != row.window:
+            transaction.execute(FORGET, (row.id,))
+            names, count = _text(after.recent) if after.recent else "", len(after.recent)
+        if names:
+            recents.append((row.id, commit.number, count, names))
+    transaction.change_rows(ADD_RECENTS, recents)
+    for prepared, row, _ in commits:
+        if prepared.commit.window and prepared.commit.number % TRIM_EVERY == 0:
+            transaction.execute(TRIM, (row.id, prepared.commit.window))
+    acting = [(prepared.commit, row.id) for prepared, row, _ in commits if prepared.acts or row.acts]
     if acting:
         _act(transaction, acting)
-    _publish(transaction, commits, at)
-
-
-def _judge(transaction: Transaction, prepared: Prepared, at: float) -> HoldfastError | None:
-    """Let the ledger decide one commit, and write down what it says."""
-    commit = prepared.commit
-    try:
-        before = _load(transaction.connection, commit.key)
-        after = ledger.commit(before, commit, at)
-    except Fenced as error:
-        return error
-    if after is not None:
-        transaction.change_rows(APPLY, [prepared.row], at)
-        if commit.clear_suspects:
-            transaction.execute(CLEAR_SUSPECTS, (commit.key,))
-        transaction.execute(FORGET, (commit.key,))
-        if after.recent:
-            transaction.change_rows(ADD_RECENT, [_recent_row(commit, after.recent)])
-        if prepared.acts or (before is not None and before.acts):
-            _act(transaction, [commit])
-        _publish(transaction, [prepared], at)
-    return None
-
-
-def _act(transaction: Transaction, commits: Sequence[Commit]) -> None:
-    """Write down what commits, of different keys, say of effects, timers, and when their keys are due."""
-    transaction.change_rows(DROP_EFFECTS, [(c.key, id_) for c in commits for id_ in c.dropped])
-    for c in commits:
-        for refused in c.refused:
-            transaction.execute(REFUSE_EFFECT, (refused.reason, c.key, refused.id))
-    effects = [(c.key, *msgspec.structs.astuple(effect)) for c in commits for effect in c.effects]
-    transaction.change_rows(ADD_EFFECTS, effects)
-    acts = [(c.key, c.due, None if c.timers is None else _text(c.timers)) for c in commits]
-    transaction.change_rows(ACT, acts)
-    transaction.change_rows(ACT_NO_MORE, [(c.key,) for c in commits if not c.due])
-
-
-def _publish(transaction: Transaction, commits: Sequence[Prepared], at: float) -> None:
-    rows = [row for prepared in commits for row in prepared.results]
-    if rows:
-        transaction.change_rows(LOG, rows, at)
+    if results := [result for prepared, _, _ in commits for result in prepared.results]:
+        transaction.change_rows(LOG, results, at)
         transaction.ring(TOPIC)
 
 
+def _row(prepared: Prepared, row: JudgedRow, after: Checkpoint) -> tuple[Any, ...]:
+    c, started = prepared.commit, after.started or Started("", 0)
+    keep = c.state is None and not c.clear_state
+    return (
+        row.id, after.number, after.commit_id, prepared.log, prepared.past, c.window, started.head,
+        started.openings, started.epoch, _text(after.suspects), after.parked, after.done, after.skipped,
+        after.state_version, keep, c.state,
+    )  # fmt: skip
+
+
+def _act(transaction: Transaction, commits: Sequence[tuple[Commit, int]]) -> None:
+    """Write the effects, the timers and the due times of commits; each comes with its checkpoint's id."""
+    transaction.change_rows(DROP_EFFECTS, [(id_, dropped) for c, id_ in commits for dropped in c.dropped])
+    for c, id_ in commits:
+        for refused in c.refused:
+            transaction.execute(REFUSE_EFFECT, (refused.reason, id_, refused.id))
+    _add_effects(transaction, [(id_, effect) for c, id_ in commits for effect in c.effects])
+    timers = [(id_, c.due, None if c.timers is None else _text(c.timers)) for c, id_ in commits]
+    transaction.change_rows(ACT, timers)
+    transaction.change_rows(STOP_ACTING, [(id_,) for c, id_ in commits if not c.due])
+
+
+def _add_effects(transaction: Transaction, effects: Sequence[tuple[int, Effect]]) -> None:
+    rows = [(id_, *msgspec.structs.astuple(effect)) for id_, effect in effects]
+    transaction.change_rows(ADD_EFFECTS, rows)
+
+
 def _restore(transaction: Transaction, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint, unless there is one. Its window is as large as what is in it: the next commit says
-    how large it is to be."""
+    """Write a checkpoint, unless its key has one. Its window is as large as its identities are many; the next
+    commit sets the window."""
     c, started = checkpoint, checkpoint.started or Started("", 0)
     row = transaction.execute(
         RESTORE,
@@ -479,12 +502,12 @@ def _restore(transaction: Transaction, checkpoint: Checkpoint) -> None:
     ).fetchone()  # fmt: skip
     if row is None:
         return
+    [id_] = row
     if c.recent:
-        transaction.execute(RESTORE_RECENT, (row[0], c.number, len(c.recent), _text(c.recent)))
+        transaction.change_rows(ADD_RECENTS, [(id_, c.number, len(c.recent), _text(c.recent))])
     if c.acts:
-        transaction.execute(RESTORE_ACTING, (row[0], c.due, _text(c.timers)))
-    for effect in c.effects:
-        transaction.execute(RESTORE_EFFECT, (row[0], *msgspec.structs.astuple(effect)))
+        transaction.change_rows(ACT, [(id_, c.due, _text(c.timers))])
+    _add_effects(transaction, [(id_, effect) for effect in c.effects])
 
 
 def _expire(transaction: Transaction, keys: Sequence[str], idle_before: float) -> int:
@@ -492,7 +515,7 @@ def _expire(transaction: Transaction, keys: Sequence[str], idle_before: float) -
     for key in keys:
         standing = _load(transaction.connection, key)
         if standing is not None and ledger.may_expire(standing, idle_before):
-            transaction.execute(FORGET, (key,))
+            transaction.execute(FORGET_OF, (key,))
             transaction.execute("DELETE FROM checkpoints WHERE key = ?", (key,))
             left = ledger.expire(standing)
             transaction.execute(
@@ -509,16 +532,6 @@ def _lease(transaction: Transaction, before: float, limit: int, lease_s: float) 
     if rows:
         transaction.change_rows(LEASE, rows, before + lease_s)
     return [key for _, key in rows]
-
-
-def _begun(transaction: Transaction, keys: Iterable[str]) -> dict[str, Checkpoint]:
-    """Return the parts of these checkpoints that say which heads were begun."""
-    found = {}
-    for text in transaction.texts(BEGUN, [(key,) for key in keys]):
-        for key, epoch, head, openings, begun, suspects in _begun_rows.decode(text):
-            started = Started(head, openings, begun) if openings else None
-            found[key] = Checkpoint(key, epoch, started=started, suspects=suspects)
-    return found
 
 
 def _load(connection: sqlite3.Connection, key: str) -> Checkpoint | None:
