@@ -146,7 +146,7 @@ def stop_where_told(place: Path) -> None:
         acquire(self)
 
     def stopping_change_rows(self: Transaction, template: str, rows: Sequence[Any], *more: Any) -> int:
-        if template == sqlite_state.APPLY:
+        if template == sqlite_state.WRITE:
             for _, _, commit_id, *_ in rows:  # what is written, if not answered yet, is not on its way
                 on_their_way.pop(commit_id, None)
             full = (place / "disk-full").exists()  # then the file can't grow
