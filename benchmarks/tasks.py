@@ -104,16 +104,16 @@ class Site:
                 brief = _check(await anext(briefs))
                 latencies_ms.append(1000 * (time.monotonic() - begin_at))
                 pick_ups_ms.append(1000 * (brief.outcome.started_at - sent_at))
-                if brief.outcome.trace_id != trace:
+                if brief.outcome.task_id != trace:
                     raise AssertionError(
-                        f"the outcome of {brief.outcome.trace_id} came, and not that of {trace}"
+                        f"the outcome of {brief.outcome.task_id} came, and not that of {trace}"
                     )
                 brief.ack()
         return latencies_ms, pick_ups_ms
 
 
 def _check(brief: Brief) -> Brief:
-    if brief.outcome.state is not State.SUCCEED:
+    if brief.outcome.state is not State.SUCCEEDED:
         raise AssertionError(f"{brief.outcome}")
     return brief
 

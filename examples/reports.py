@@ -38,7 +38,7 @@ def nightly(at: dt.datetime) -> list[Order]:
         Order(
             task_type="report.publish",
             body=msgspec.to_builtins(sales(customer, destination, day)),
-            trace_id=f"sales-{customer}-{day}",
+            task_id=f"sales-{customer}-{day}",
         )
         for customer, destination in CUSTOMERS.items()
     ]

@@ -239,7 +239,7 @@ def _follow_up_early(self: Completer, item: HeldTask, end: EndAttempt) -> None:
 
 def _effects_early(self: Completer, item: HeldTask, end: EndAttempt) -> None:
     if end.effects:
-        ended = Task(item.trace, item.type, epoch=end.epoch, effects=end.effects)
+        ended = Task(item.task_id, item.type, epoch=end.epoch, effects=end.effects)
         self._tasks.spawn(self._effects.send(item, ended))
     _end(self, item, end)
 
@@ -271,7 +271,7 @@ _recorders: dict[str, Any] = {}
 
 def _with_what_failed_attempts_sent(self: AttemptJob, *args: Any) -> None:
     _make_job(self, *args)
-    self.recorder = _recorders.setdefault(self.trace_id, self.recorder)
+    self.recorder = _recorders.setdefault(self.task_id, self.recorder)
 
 
 async def _send_once(self: Completer, handed: Any) -> None:
@@ -306,7 +306,7 @@ async def _count_aside(self: Completer, taken: Any) -> set[str]:
 async def _reissue_in_hand(self: TaskReturns, item: HeldTask, delay_s: float) -> None:
     """Reissue a task that is held meanwhile, and delete all deliveries that it has then."""
     queue = self.queues[item.queue]
-    copy = Outgoing(item.held.body, item.held.again, key=item.trace)
+    copy = Outgoing(item.held.body, item.held.again, key=item.task_id)
     await retry_service(self.host, "the queue", lambda: queue.send([copy]))
     receipts = [receipt.receipt for receipt in item.held.receipts]
     await retry_service(self.host, "the queue", lambda: queue.delete(receipts))
@@ -317,7 +317,7 @@ async def _give_only(
     self: Producer, task: Task, body: bytes, attributes: dict[str, str], delay_s: float = 0.0
 ) -> Outgoing:
     await self._store.queue([task])
-    return Outgoing(body, key=task.trace)
+    return Outgoing(body, key=task.task_id)
 
 
 _identities = itertools.count()

@@ -28,7 +28,7 @@ from holdfast.services.memory.tasks import Changed, MemoryTasks
 from holdfast.tasks.concurrency import ConcurrencyLimiter, document_name
 from holdfast.tasks.follow_ups import DueFollowUp
 from holdfast.tasks.handler import Job, Retry
-from holdfast.tasks.names import brief_queue, follow_up_trace, task_queue
+from holdfast.tasks.names import brief_queue, follow_up_id, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Producer
@@ -307,7 +307,7 @@ def _batch(seed: int) -> tuple[PlannedTask, ...]:
 def _resumed(body: Any, job: Job) -> Any:
     """Send effects, before the attempt fails, if it does."""
     for n in range(body.get("sends", 0)):
-        effect = {"trace": job.trace_id, "epoch": job.epoch, "n": n}
+        effect = {"trace": job.task_id, "epoch": job.epoch, "n": n}
         job.send(PICKY if n == 1 else SINK, effect, key="k", delay_s=0.5 if n == 2 else 0.0)
     if body.get("fails", 0) < 0 or job.attempt <= body.get("fails", 0):
         raise ValueError("told to fail")
@@ -344,7 +344,7 @@ class RanAttempt(msgspec.Struct, frozen=True):
     """An attempt that began in a slot (``end`` False), or was over."""
 
     at: float
-    trace: str
+    task_id: str
     epoch: int
     end: bool = False
 
@@ -466,11 +466,11 @@ class TaskWorld(Stage):
 
     def make_works(self, node: SimNode) -> tuple[Sequence[Work], Sequence[Dying]]:
         async def before(slot: MemoryTaskSlot, attempt: Attempt) -> None:
-            self.log.append(RanAttempt(self.clock.monotonic(), attempt.trace, attempt.epoch))
+            self.log.append(RanAttempt(self.clock.monotonic(), attempt.task_id, attempt.epoch))
             try:
                 await self._before(node, slot, attempt)
             finally:
-                self.log.append(RanAttempt(self.clock.monotonic(), attempt.trace, attempt.epoch, end=True))
+                self.log.append(RanAttempt(self.clock.monotonic(), attempt.task_id, attempt.epoch, end=True))
 
         slots = self.slots[node] = MemoryTaskSlots(
             lambda host: TaskExecutor(APP, SPECS, host, (SINK, PICKY)),
@@ -524,31 +524,31 @@ class TaskWorld(Stage):
 
     async def _before(self, node: SimNode, slot: MemoryTaskSlot, attempt: Attempt) -> None:
         """What an attempt does to its process."""
-        planned = self.planned.get(attempt.trace, FOLLOW_UP)
-        if planned.kills and self.deaths[attempt.trace] != planned.kills and not node.clock.gate.dead:
-            self.deaths[attempt.trace] += 1
+        planned = self.planned.get(attempt.task_id, FOLLOW_UP)
+        if planned.kills and self.deaths[attempt.task_id] != planned.kills and not node.clock.gate.dead:
+            self.deaths[attempt.task_id] += 1
             self.counts["poison"] += 1
             node.crash()
             self.restart_later(node.index, 0.3)
         if node.clock.gate.dead:
             await asyncio.Event().wait()
-        if self.paused[attempt.trace] < planned.asks:
-            self.paused[attempt.trace] += 1
+        if self.paused[attempt.task_id] < planned.asks:
+            self.paused[attempt.task_id] += 1
             self.counts["pause"] += 1
             raise Retry(planned.pause_s, "not yet")
-        self.tried[attempt.trace] += 1
-        tried = self.tried[attempt.trace]
+        self.tried[attempt.task_id] += 1
+        tried = self.tried[attempt.task_id]
         if planned.hangs < 0 or tried <= planned.hangs:
             self.counts["hang"] += 1
             slot.deafen()
             await asyncio.Event().wait()
-        left_s = planned.seconds - self.done_s[attempt.trace]
+        left_s = planned.seconds - self.done_s[attempt.task_id]
         while left_s > 0:
             step_s = min(1.0, left_s)
             await node.slot_clock.sleep(step_s)
             left_s -= step_s
             if SPECS[planned.type].resumable:
-                self.done_s[attempt.trace] = planned.seconds - left_s
+                self.done_s[attempt.task_id] = planned.seconds - left_s
             slot.progress(slot.number, Progress(1 - left_s / planned.seconds))
         if not planned.sends and (planned.fails < 0 or tried <= planned.fails):
             raise ValueError("told to fail")
@@ -579,7 +579,7 @@ class TaskWorld(Stage):
             order = Order(
                 task_type=planned.type,
                 body={"sends": planned.sends, "fails": planned.fails} if planned.sends else {},
-                trace_id=planned.name,
+                task_id=planned.name,
                 delay_s=planned.delay_s,
                 tries=tries,
                 timeout_s=planned.timeout_s,
@@ -599,14 +599,14 @@ class TaskWorld(Stage):
         batch = self.scenario.batch
         await asyncio.sleep(batch[0].at_s)
         orders = [Order(task_type=planned.type, body={}) for planned in batch]
-        await self.producer.send_batch(orders, then=FOLLOWING, on_failure=FOLLOWING, trace_id=BATCH)
+        await self.producer.send_batch(orders, then=FOLLOWING, on_failure=FOLLOWING, task_id=BATCH)
 
     async def _give_again(self, order: Order, again_s: float) -> None:
         """What a node does for a client that doesn't know whether it was heard: nothing for what runs, or
         has failed meanwhile."""
         await asyncio.sleep(again_s)
-        known = await self.producer.status(order.trace_id)
-        if known is None or known.state in (State.QUEUED, State.SUCCEED):
+        known = await self.producer.status(order.task_id)
+        if known is None or known.state in (State.QUEUED, State.SUCCEEDED):
             self.counts["again"] += 1
             await self._give(msgspec.structs.replace(order, delay_s=0.0))
 
@@ -629,7 +629,7 @@ class TaskWorld(Stage):
 
     async def _listen(self) -> None:
         async for brief in self.producer.briefs():
-            self.outcomes[brief.outcome.trace_id].append(brief.outcome)
+            self.outcomes[brief.outcome.task_id].append(brief.outcome)
             brief.ack()
 
     async def strike_else(self, fault: Fault, node: SimNode) -> None:
@@ -687,7 +687,7 @@ def _ends(world: TaskWorld) -> list[str]:
         task = world.store.standing[name]
         if told != {(task.state, task.epoch, task.detail)}:
             wrong.append(f"{name} is {task.state.value} of epoch {task.epoch}, and its producer heard {told}")
-        failed = task.state is not State.SUCCEED and not task.cancelled
+        failed = task.state is not State.SUCCEEDED and not task.cancelled
         if failed != (name in dead):
             where = "lies" if name in dead else "does not lie"
             wrong.append(f"{name} is {task.state.value}, and {where} with the dead letters")
@@ -714,7 +714,7 @@ def _told_though_forgotten(world: TaskWorld, name: str, told: Set[tuple[State, i
         (event.after.state, event.after.epoch, event.after.detail)
         for event in world.log
         if isinstance(event, Changed)
-        and event.trace == name
+        and event.task_id == name
         and event.after is not None
         and event.after.ended
     }
@@ -733,38 +733,40 @@ def _history(world: TaskWorld) -> list[str]:
     for event in world.log:
         if isinstance(event, Changed) and event.after is not None:
             before = event.before
-            after = standing[event.trace] = event.after
+            after = standing[event.task_id] = event.after
             if after.epoch > (before.epoch if before else 0):
-                given[event.trace, after.epoch] = event
-                if after.epoch <= issued[event.trace]:
-                    wrong.append(f"{event.trace} was given epoch {after.epoch} after {issued[event.trace]}")
-                issued[event.trace] = after.epoch
+                given[event.task_id, after.epoch] = event
+                if after.epoch <= issued[event.task_id]:
+                    wrong.append(
+                        f"{event.task_id} was given epoch {after.epoch} after {issued[event.task_id]}"
+                    )
+                issued[event.task_id] = after.epoch
             if before is None:
                 continue
             if event.call == "start" and before.state is State.QUEUED and not after.ended:
                 early_s = before.until - after.started_at
                 if after.state is State.RUNNING and early_s > 0:
-                    wrong.append(f"{event.trace} began {early_s:.1f} s before its pause was over")
+                    wrong.append(f"{event.task_id} began {early_s:.1f} s before its pause was over")
             if before.ended and (after.state, after.epoch) != (before.state, before.epoch):
-                wrong.append(f"{event.trace} went on after its end: {before.state} to {after.state}")
+                wrong.append(f"{event.task_id} went on after its end: {before.state} to {after.state}")
             if after.epoch < before.epoch:
-                wrong.append(f"{event.trace} went back to epoch {after.epoch} from {before.epoch}")
-            planned = world.planned.get(event.trace)
+                wrong.append(f"{event.task_id} went back to epoch {after.epoch} from {before.epoch}")
+            planned = world.planned.get(event.task_id)
             if after.attempts > (planned.tries if planned else TRIES):
-                wrong.append(f"{event.trace} had {after.attempts} attempts")
+                wrong.append(f"{event.task_id} had {after.attempts} attempts")
         elif isinstance(event, RanAttempt) and not event.end:
-            task = standing.get(event.trace)
-            if task is None or issued[event.trace] < event.epoch:
-                wrong.append(f"{event.trace} ran at epoch {event.epoch}, which was never given")
+            task = standing.get(event.task_id)
+            if task is None or issued[event.task_id] < event.epoch:
+                wrong.append(f"{event.task_id} ran at epoch {event.epoch}, which was never given")
             elif (
                 task.ended
                 and task.epoch >= event.epoch
-                and task.state is State.SUCCEED
+                and task.state is State.SUCCEEDED
                 and not (
-                    task.epoch > event.epoch and _stood_still(world, given[event.trace, event.epoch], event)
+                    task.epoch > event.epoch and _stood_still(world, given[event.task_id, event.epoch], event)
                 )
             ):
-                wrong.append(f"{event.trace} ran after its success")
+                wrong.append(f"{event.task_id} ran after its success")
     return wrong + _deleted(world)
 
 
@@ -781,7 +783,7 @@ def _deleted(world: TaskWorld) -> list[str]:
     copies: Counter[str] = Counter()
     for event in world.log:
         if isinstance(event, Changed) and event.after is not None and event.after.ended:
-            ended.add(event.trace)
+            ended.add(event.task_id)
         if not isinstance(event, QueueEvent) or event.kind not in ("sent", "deleted"):
             continue
         name = _trace_of(event)
@@ -798,7 +800,7 @@ def _deleted(world: TaskWorld) -> list[str]:
 
 def _trace_of(event: QueueEvent) -> str | None:
     try:
-        return decode_task(event.body, Envelope(app=APP, trace_id="-", task_type="-")).envelope.trace_id
+        return decode_task(event.body, Envelope(app=APP, task_id="-", task_type="-")).envelope.task_id
     except Unreadable:
         return None
 
@@ -810,11 +812,11 @@ def _followed(world: TaskWorld) -> list[str]:
     ended = set[str]()
     for event in world.log:
         if isinstance(event, Changed) and event.after is not None and event.after.ended:
-            planned = world.planned.get(event.trace)
-            ended.add(event.trace)
-            if event.trace == BATCH or (planned is not None and planned.follows):
-                due[_follow_up(event.after)] = event.trace
-            if event.trace == BATCH and (early := {each.name for each in world.scenario.batch} - ended):
+            planned = world.planned.get(event.task_id)
+            ended.add(event.task_id)
+            if event.task_id == BATCH or (planned is not None and planned.follows):
+                due[_follow_up(event.after)] = event.task_id
+            if event.task_id == BATCH and (early := {each.name for each in world.scenario.batch} - ended):
                 wrong.append(f"the batch ended before {sorted(early)}")
         elif isinstance(event, QueueEvent) and event.kind == "sent":
             name = _trace_of(event)
@@ -828,12 +830,12 @@ def _followed(world: TaskWorld) -> list[str]:
         following = world.store.standing.get(_follow_up(task))
         if following is not None and following.attempts == TRIES and "without an outcome" in following.detail:
             continue  # each of its attempts was beside one that ended the node
-        if following is None or following.state is not State.SUCCEED:
+        if following is None or following.state is not State.SUCCEEDED:
             wrong.append(f"{name} is {task.state.value}, and what follows is {following}")
     if world.scenario.batch:
         batch = world.store.standing[BATCH]
-        well = all(world.store.standing[each.name].state is State.SUCCEED for each in world.scenario.batch)
-        if (batch.state is State.SUCCEED) != well:
+        well = all(world.store.standing[each.name].state is State.SUCCEEDED for each in world.scenario.batch)
+        if (batch.state is State.SUCCEEDED) != well:
             wrong.append(f"the batch is {batch.state.value}, with {batch.members}")
     return wrong
 
@@ -845,17 +847,17 @@ def _sent(world: TaskWorld) -> list[str]:
     succeeded = set[tuple[str, int]]()
     ids: dict[tuple[str, int, int], str] = {}
     for event in world.log:
-        if isinstance(event, Changed) and event.after is not None and event.after.state is State.SUCCEED:
-            succeeded.add((event.trace, event.after.epoch))
+        if isinstance(event, Changed) and event.after is not None and event.after.state is State.SUCCEEDED:
+            succeeded.add((event.task_id, event.after.epoch))
         elif isinstance(event, TakenEffect):
             body = msgspec.json.decode(event.effect.body)
-            trace, epoch, n = body["trace"], body["epoch"], body["n"]
-            if (trace, epoch) not in succeeded:
-                wrong.append(f"effect {n} of {trace} at epoch {epoch} was sent, which has not succeeded")
-            if n == 3 and (trace, epoch, 0) not in ids:
-                wrong.append(f"effect {n} of {trace} overtook another one")
-            if ids.setdefault((trace, epoch, n), event.effect.id) != event.effect.id:
-                wrong.append(f"effect {n} of {trace} has several ids")
+            task_id, epoch, n = body["trace"], body["epoch"], body["n"]
+            if (task_id, epoch) not in succeeded:
+                wrong.append(f"effect {n} of {task_id} at epoch {epoch} was sent, which has not succeeded")
+            if n == 3 and (task_id, epoch, 0) not in ids:
+                wrong.append(f"effect {n} of {task_id} overtook another one")
+            if ids.setdefault((task_id, epoch, n), event.effect.id) != event.effect.id:
+                wrong.append(f"effect {n} of {task_id} has several ids")
     if len(set(ids.values())) < len(ids):
         wrong.append("several effects have one id")
     if world.rewound:
@@ -870,9 +872,9 @@ def _sent(world: TaskWorld) -> list[str]:
         task = world.store.standing[name]
         if task.effects:
             wrong.append(f"{name} has pending effects")
-        if not planned.sends or task.state is not State.SUCCEED:
+        if not planned.sends or task.state is not State.SUCCEEDED:
             continue
-        arrived = {n for trace, epoch, n in ids if (trace, epoch) == (name, task.epoch)}
+        arrived = {n for task_id, epoch, n in ids if (task_id, epoch) == (name, task.epoch)}
         if arrived != {n for n in range(planned.sends) if n != 1}:
             wrong.append(f"{name} sent {planned.sends} effects, and its target has {sorted(arrived)}")
         if list(buried.values()).count(name) != (planned.sends > 1):
@@ -882,7 +884,7 @@ def _sent(world: TaskWorld) -> list[str]:
 
 def _follow_up(task: Task) -> str:
     """The trace of what follows upon an outcome: it has two follow-ups, the second upon a failure."""
-    return follow_up_trace(QUICK, task.trace, task.epoch, int(task.state is not State.SUCCEED))
+    return follow_up_id(QUICK, task.task_id, task.epoch, int(task.state is not State.SUCCEEDED))
 
 
 def _is_follow_up(name: str) -> bool:
@@ -897,9 +899,9 @@ def _at_once(world: TaskWorld) -> list[str]:
         if not isinstance(event, RanAttempt):
             continue
         if event.end:
-            running.pop((event.trace, event.epoch), None)
+            running.pop((event.task_id, event.epoch), None)
             continue
-        running[event.trace, event.epoch] = event.at
+        running[event.task_id, event.epoch] = event.at
         if world.scenario.maximum and len(running) > world.scenario.maximum:
             wrong.append(f"{len(running)} attempts ran at once at {event.at:.1f}: {sorted(running)}")
     return wrong

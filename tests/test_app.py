@@ -135,10 +135,8 @@ async def test_tasks_are_sent_by_the_client_of_their_app(tmp_path: Path) -> None
         first = send_invoice.send(Invoice("acme"), dedupe="7")
         assert send_invoice.s(Invoice("acme"), dedupe="7").send() == first
         assert await send_invoice.asend(Invoice("acme"), dedupe="7") == first
-        assert await send_invoice.s(Invoice("acme"), trace_id="mine").asend() == "mine"
-        both = app.client.send_many(
-            [send_invoice.s(Invoice("acme"), trace_id="a"), count.s({}, trace_id="b")]
-        )
+        assert await send_invoice.s(Invoice("acme"), task_id="mine").asend() == "mine"
+        both = app.client.send_many([send_invoice.s(Invoice("acme"), task_id="a"), count.s({}, task_id="b")])
         assert both == ["a", "b"]
         standing = app.client.status("b")
         assert standing is not None
@@ -150,7 +148,7 @@ async def test_tasks_are_sent_by_the_client_of_their_app(tmp_path: Path) -> None
 def test_an_app_finds_its_services_as_a_node_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     try:
-        count.send({}, trace_id="a")
+        count.send({}, task_id="a")
         assert (tmp_path / "holdfast.db").exists()
         client = app.client
         app.disconnect()

@@ -48,9 +48,9 @@ def test_streams_tasks_and_dead_letters_of_an_old_database_go_on(tmp_path: Path)
         assert counts == {("a", seq): seq + 1 for seq in range(6)} | {("b", 0): 1, ("b", 1): 2, ("b", 3): 3}
         outcomes = {trace: node.outcome(trace) for trace in ("done-1", "failed-1", "waiting-1")}
         assert [outcome.state for outcome in outcomes.values()] == [
-            State.SUCCEED,
+            State.SUCCEEDED,
             State.FAILED,
-            State.SUCCEED,
+            State.SUCCEEDED,
         ]
         assert outcomes["waiting-1"].value == {"to": "bob"}
         [aside] = node.dead_letters("counted")

@@ -294,7 +294,7 @@ async def test_a_producer_needs_what_nodes_have_told(redis_server: RedisServer) 
 async def test_dead_letters_are_backed_up_by_the_clock(place: Path) -> None:
     config = load({"dlq_backup_url": "sqlite:///letters.db", "dlq_backup_cron": "30 2 * * *"})
     async with Services(config) as services:
-        await make_producer(services, "reports").send([Order(task_type="publish", trace_id="t-1")])
+        await make_producer(services, "reports").send([Order(task_type="publish", task_id="t-1")])
         letter = DeadLetter("publish/t-1", b"{}", "failed", key="t-1")
         await services.queue(task_queue("reports", "publish")).bury([letter])
         ((times, back_up),) = dead_letter_backups(services, "reports")

@@ -24,7 +24,7 @@ APP, TYPE = "reports", "report.publish"
 
 
 def ended(
-    trace: str, state: State = State.SUCCEED, detail: str = ""
+    trace: str, state: State = State.SUCCEEDED, detail: str = ""
 ) -> Callable[[Services], Awaitable[None]]:
     """A node that takes one task's message, and brings it to its end."""
 
@@ -33,16 +33,16 @@ def ended(
         (task,) = await store.start([StartAttempt(trace, TYPE, "m", "node-1", 3, 30.0)])
         (task,) = await store.end([EndAttempt(trace, task.epoch, state, b'{"pages":3}', detail)])  # type: ignore[assignment]
         for delivery in await queue.receive(10, 0.0, 30.0, "m"):
-            message = decode_task(delivery.body, Envelope(app=APP, trace_id="-", task_type=TYPE))
-            if message.envelope.trace_id != trace:
+            message = decode_task(delivery.body, Envelope(app=APP, task_id="-", task_type=TYPE))
+            if message.envelope.task_id != trace:
                 await queue.give_back([delivery.receipt], 0.0)
                 continue
-            if state is not State.SUCCEED:
+            if state is not State.SUCCEEDED:
                 at = services.clock.wall()
                 letter = DeadLetter(f"{TYPE}/{trace}", delivery.body, detail, stream=TYPE, key=trace, at=at)
                 await queue.bury([letter])
             await queue.delete([delivery.receipt])
-        brief = encode_brief(Envelope(app=APP, trace_id=trace, task_type=TYPE), outcome_of(APP, task))
+        brief = encode_brief(Envelope(app=APP, task_id=trace, task_type=TYPE), outcome_of(APP, task))
         await services.queue(brief_queue(APP)).send([Outgoing(brief)])
 
     return end
@@ -53,7 +53,7 @@ async def bodies(services: Services) -> list[str]:
     queue = services.queue(task_queue(APP, TYPE))
     found = await queue.receive(10, 0.0, 30.0, "looking")
     await queue.give_back([delivery.receipt for delivery in found], 0.0)
-    default = Envelope(app=APP, trace_id="-", task_type=TYPE)
+    default = Envelope(app=APP, task_id="-", task_type=TYPE)
     return sorted(decode_task(delivery.body, default).body.data.decode() for delivery in found)
 
 
@@ -84,7 +84,7 @@ def test_what_is_to_follow_is_sent_with_its_task(holdfast: Holdfast, arrange: Ar
 
     async def sent(services: Services) -> SentTask:
         (delivery,) = await services.queue(task_queue(APP, TYPE)).receive(10, 0.0, 30.0, "looking")
-        return decode_task(delivery.body, Envelope(app=APP, trace_id="-", task_type=TYPE))
+        return decode_task(delivery.body, Envelope(app=APP, task_id="-", task_type=TYPE))
 
     task = arrange(sent)
     assert (task.envelope.tries, task.envelope.timeout_s) == (2, 1.5)
@@ -130,7 +130,7 @@ def test_a_batch_is_sent_from_a_file(holdfast: Holdfast, arrange: Arrange[Any], 
     [
         ("", exits.FAILED, "a batch has 1 to 10000 tasks; this one has 0"),
         ('{"task_type": "report.publish"}\n{"task_type": 7}', exits.USAGE, "line 2 of month.jsonl"),
-        ('{"task_type": "a", "trace_id": "t"}', exits.FAILED, "a task of a batch has no trace_id"),
+        ('{"task_type": "a", "trace_id": "t"}', exits.FAILED, "a task of a batch has no task_id"),
     ],
 )
 def test_a_batch_that_can_t_be_is_refused(

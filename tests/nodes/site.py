@@ -182,8 +182,8 @@ class Site:
         attempts: Counter[int] = Counter()
         after = ""
         while page := await self.tasks.list(1000, after):
-            after = page[-1].trace
-            assert not [task for task in page if task.state is not State.SUCCEED]
+            after = page[-1].task_id
+            assert not [task for task in page if task.state is not State.SUCCEEDED]
             attempts.update(task.attempts for task in page)
             found += [(told["source"], told["n"]) for told in (json.loads(task.result) for task in page)]
         print(f"{len(found)} tasks, by their attempts: {dict(attempts)}")  # noqa: T201

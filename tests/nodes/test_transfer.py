@@ -217,7 +217,7 @@ async def work(pilot: Pilot, url: str, hooks: Hooks) -> tuple[str, str]:
             return bool(
                 hooks.asked
                 and task is not None
-                and task.state is State.SUCCEED
+                and task.state is State.SUCCEEDED
                 and parked is not None
                 and parked.parked
                 and len(results) > 100

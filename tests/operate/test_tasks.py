@@ -15,7 +15,7 @@ from holdfast.system.clock import SystemClock
 from holdfast.tasks.body import Body
 from holdfast.tasks.wire import Envelope, SentTask, encode_task, with_attributes
 
-SENT = encode_task(SentTask(Envelope(app="shop", trace_id="t1", task_type="mail"), Body(b'{"to": "x"}')))
+SENT = encode_task(SentTask(Envelope(app="shop", task_id="t1", task_type="mail"), Body(b'{"to": "x"}')))
 
 
 class Queue:
@@ -51,7 +51,7 @@ async def test_the_body_of_a_failed_task_is_that_of_its_dead_letter() -> None:
 
 
 async def test_of_a_task_that_waits_or_runs_nothing_is_received_to_read_it() -> None:
-    for state in (State.QUEUED, State.RUNNING, State.SUCCEED):
+    for state in (State.QUEUED, State.RUNNING, State.SUCCEEDED):
         assert await sent_body(services(Queue(letter(SENT))), "shop", Task("t1", "mail", state=state)) is None
 
 

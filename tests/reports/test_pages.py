@@ -43,7 +43,7 @@ async def services(tmp_path: Path) -> AsyncIterator[Services]:
                 day=DAY,
                 destination="sftp://files.acme.example/in",
                 name=f"sales-{number}.csv",
-                state=TaskState.FAILED if number == 0 else TaskState.SUCCEED,
+                state=TaskState.FAILED if number == 0 else TaskState.SUCCEEDED,
                 ended_at=1709164800.0,
                 size=1_000_000,
                 rows=10,

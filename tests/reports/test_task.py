@@ -78,7 +78,7 @@ def audit() -> list[Row]:
 
 @pytest.mark.slow
 def test_an_order_is_delivered_and_told_of(folders: Path) -> None:
-    test = TaskTest(made_app(), trace_id="first", epoch=3)
+    test = TaskTest(made_app(), task_id="first", epoch=3)
     body = order(folders, delivery={"companions": ["sha256", "ok"]})
     published = test.run(body)
     data = (folders / "in" / NAME).read_bytes()
@@ -92,7 +92,7 @@ def test_an_order_is_delivered_and_told_of(folders: Path) -> None:
     (row,) = audit()
     assert (row.trace, row.app, row.epoch, row.attempts) == ("first", "reports", 3, 1)
     assert (row.state, row.name, row.size, row.rows, row.sha256) == (
-        State.SUCCEED,
+        State.SUCCEEDED,
         NAME,
         len(data),
         3,
@@ -112,7 +112,7 @@ def test_the_same_task_again_finds_its_file(folders: Path) -> None:
     assert again["files"] == [first["files"][0] | {"duplicated": True}]
     assert (folders / "in" / NAME).stat().st_mtime_ns == written
     (row,) = audit()
-    assert (row.state, row.attempts) == (State.SUCCEED, 2)
+    assert (row.state, row.attempts) == (State.SUCCEEDED, 2)
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_an_order_that_is_none_is_told_of_all_the_same(folders: Path, body: str)
     app = made_app()
     assert app.tasks["report.publish"].group_of(Body(body.encode())) == ""
     with pytest.raises(InvalidMessage):
-        TaskTest(app, trace_id="night").run(body)
+        TaskTest(app, task_id="night").run(body)
     row = asyncio.run(refused("night"))
     assert (row.state, row.app, row.attempts, row.customer) == (State.FAILED, "reports", 1, "")
     assert row.error.startswith("InvalidMessage: ")
@@ -172,7 +172,7 @@ def test_what_a_wrong_order_tells_is_kept_but_for_secrets(folders: Path) -> None
     assert (row.customer, row.report, row.destination) == ("acme", "sales", "ftp://ann:***@host/in")
     body = order(folders, customer="a\nb" * 1000, date="some day")
     with pytest.raises(InvalidMessage, match="customer"):
-        TaskTest(app, trace_id="other").run(body)
+        TaskTest(app, task_id="other").run(body)
     assert asyncio.run(refused("other")).customer == ""
 
 
@@ -201,7 +201,7 @@ def test_an_empty_result_may_be_no_file(folders: Path) -> None:
     assert published == {"files": [], "duplicated": False}
     assert list((folders / "in").iterdir()) == []
     (row,) = audit()
-    assert (row.state, row.size) == (State.SUCCEED, 0)
+    assert (row.state, row.size) == (State.SUCCEEDED, 0)
 
 
 @pytest.mark.slow
@@ -303,8 +303,8 @@ def test_an_app_may_say_where_it_delivers_to(folders: Path) -> None:
     TaskTest(app).run(order(folders))
     for elsewhere in (f"file:{folders}", f"file:{folders}/in/../out", "s3://other"):
         with pytest.raises(InvalidMessage, match=r"delivery\.destination"):
-            TaskTest(app, trace_id="other").run(order(folders, delivery={"destination": elsewhere}))
-    assert {row.state for row in audit()} == {State.SUCCEED, State.FAILED}
+            TaskTest(app, task_id="other").run(order(folders, delivery={"destination": elsewhere}))
+    assert {row.state for row in audit()} == {State.SUCCEEDED, State.FAILED}
 
 
 @pytest.mark.slow
@@ -329,7 +329,7 @@ async def test_the_audit_is_kept_in_redis_too(folders: Path) -> None:
         app = made_app(config=load({"tasks_url": server.url}))
         await asyncio.to_thread(TaskTest(app).run, order(folders))
         (row,) = await rows(tasks_url=server.url)
-        assert row.state is State.SUCCEED
+        assert row.state is State.SUCCEEDED
         async with Services(load({"tasks_url": server.url})) as services:
             kept = Audit(services.registry(), services.clock)
             assert await kept.forget(DAY) == 0
@@ -397,4 +397,4 @@ async def test_of_two_attempts_at_once_the_later_one_delivers(folders: Path) -> 
         assert hashlib.sha256(data).hexdigest() == later.files[0].sha256
         assert [path.name for path in (folders / "in").iterdir()] == [NAME]
         (row,) = await Audit(services.registry(), services.clock).day(DAY)
-        assert (row.state, row.epoch, row.rows) == (State.SUCCEED, 2, 300_000)
+        assert (row.state, row.epoch, row.rows) == (State.SUCCEEDED, 2, 300_000)

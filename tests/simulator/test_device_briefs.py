@@ -54,7 +54,7 @@ def check(world: BriefWorld, unfinished: str) -> list[str]:
     told: dict[str, set[str]] = defaultdict(set)
     for message in world.briefs.messages.values():
         outcome = decode_brief(message.body)
-        told[outcome.trace_id].add(outcome.value["state"])
+        told[outcome.task_id].add(outcome.value["state"])
     entries = [entry for _, entry in world.store.tables.commands.values()]
     due = {f"{OUTBOX}-{entry.id}": {entry.state.value} for entry in entries if entry.state in CLOSED}
     for number in world.ended:  # an operator retried it after an end that had been told

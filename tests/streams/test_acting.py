@@ -71,7 +71,7 @@ def test_effects_reach_streams_and_tasks_and_timers_wake_a_stream_that_nobody_ow
 
 
 def reports(node: Any) -> list[str]:
-    """Wait for the tasks of a site and return their trace ids."""
+    """Wait for the tasks of a site and return their task ids."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := [task.trace for task in tasks(node)]):
         assert time.monotonic() < deadline, "no report was ordered"

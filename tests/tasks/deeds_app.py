@@ -47,7 +47,7 @@ def noop(body: dict[str, Any], job: Job) -> None:
 def tell_job(body: str, job: Job) -> Any:
     remaining = 0 < job.deadline_s <= 60
     numbers = (job.attempt, job.tries, job.epoch)
-    return [body, job.app, job.type, job.trace_id, numbers, remaining, job.cancelled]
+    return [body, job.app, job.type, job.task_id, numbers, remaining, job.cancelled]
 
 
 @app.task("size", body=bytes)

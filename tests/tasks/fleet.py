@@ -93,20 +93,20 @@ class Fleet:
     async def send(self, task_type: str, *bodies: Any, **options: Any) -> list[str]:
         """Send tasks; returns their traces."""
         orders = [Order(task_type=task_type, body=body, **options) for body in bodies]
-        traces = await self.producer.send(orders)
-        self.sent += traces
-        return traces
+        task_ids = await self.producer.send(orders)
+        self.sent += task_ids
+        return task_ids
 
     async def send_followed(self, count: int) -> list[str]:
         """Send so many tasks with one that follows each, and as many in a batch with one that follows all;
         returns the traces of what follows."""
         last = [f"after-{number}" for number in range(count)]
-        for trace in last:
-            then = Order(task_type="text", body=trace, trace_id=trace, tries=5)
+        for task_id in last:
+            then = Order(task_type="text", body=task_id, task_id=task_id, tries=5)
             await self.send("deed", {"do": "this"}, then=then, tries=5)
         orders = [Order(task_type="deed", body={"do": "that"}, tries=5) for _ in range(count)]
-        then = Order(task_type="text", body="all", trace_id="after-all", tries=5)
-        await self.producer.send_batch(orders, then=then, trace_id="together")
+        then = Order(task_type="text", body="all", task_id="after-all", tries=5)
+        await self.producer.send_batch(orders, then=then, task_id="together")
         self.sent += [*last, "after-all", *(f"together-{place}" for place in range(count))]
         return [*last, "after-all"]
 
@@ -116,33 +116,33 @@ class Fleet:
         asked = {"task_type": task_type, "body": body}
         async with ClientSession() as session, session.post(f"{address}{PATH}", json=asked) as response:
             assert response.status == 202
-            trace: str = (await response.json())["trace_id"]
-        self.sent.append(trace)
-        return trace
+            task_id: str = (await response.json())["trace_id"]
+        self.sent.append(task_id)
+        return task_id
 
     async def send_raw(self, task_type: str, *bodies: bytes) -> None:
         """Put messages into a queue as a foreign program does."""
         await self.queue(task_type).send([Outgoing(body) for body in bodies])
 
-    async def until_ended(self, traces: Sequence[str]) -> list[Outcome]:
+    async def until_ended(self, task_ids: Sequence[str]) -> list[Outcome]:
         """Wait for the outcomes of tasks."""
-        await until(lambda: all(self.outcomes[trace] for trace in traces), f"the ends of {traces}")
-        return [self.outcomes[trace][0] for trace in traces]
+        await until(lambda: all(self.outcomes[task_id] for task_id in task_ids), f"the ends of {task_ids}")
+        return [self.outcomes[task_id][0] for task_id in task_ids]
 
-    async def until_running(self, trace: str) -> None:
+    async def until_running(self, task_id: str) -> None:
         """Wait until an attempt of a task runs."""
 
         async def runs() -> bool:
-            task = await self.producer.status(trace)
+            task = await self.producer.status(task_id)
             return task is not None and task.state is State.RUNNING
 
-        await until(runs, f"{trace} runs")
+        await until(runs, f"{task_id} runs")
 
     async def _read(self) -> None:
         while True:
             with contextlib.suppress(Unavailable, OutcomeUnknown):  # the test may have seen to that
                 async for brief in self.producer.briefs():
-                    self.outcomes[brief.outcome.trace_id].append(brief.outcome)
+                    self.outcomes[brief.outcome.task_id].append(brief.outcome)
                     brief.ack()
             await asyncio.sleep(0.05)
 
@@ -159,16 +159,18 @@ class Fleet:
         await until(self._is_over, "all queues are empty")
         letters = await asyncio.gather(*map(self.letters, TYPES))
         dead = {letter.key for letter in itertools.chain(*letters)}
-        for trace in self.sent:
+        for task_id in self.sent:
             final = {
-                (o.state, o.epoch, o.detail) for o in self.outcomes[trace] if o.state is not State.DUPLICATED
+                (o.state, o.epoch, o.detail)
+                for o in self.outcomes[task_id]
+                if o.state is not State.DUPLICATED
             }
-            assert len(final) == 1, f"{trace}: {final}"
-            task = await self.producer.status(trace)
+            assert len(final) == 1, f"{task_id}: {final}"
+            task = await self.producer.status(task_id)
             assert task is not None
             assert (task.state, task.epoch, task.briefed) == (*next(iter(final))[:2], True)
-            failed = task.state is not State.SUCCEED and not task.detail.startswith("cancelled")
-            assert (trace in dead) == failed, task
+            failed = task.state is not State.SUCCEEDED and not task.detail.startswith("cancelled")
+            assert (task_id in dead) == failed, task
         for node in self.nodes.values():
             assert not node.said("node crashed")
 
@@ -197,7 +199,7 @@ async def poison(fleet: Fleet) -> None:
         base64.b64encode(wrong.SerializeToString()),
     )
     await fleet.until_ended([good, "unknown", "wrong"])
-    assert {fleet.outcomes[trace][0].state for trace in ("unknown", "wrong")} == {State.FAILED}
+    assert {fleet.outcomes[task_id][0].state for task_id in ("unknown", "wrong")} == {State.FAILED}
 
     async def all_aside() -> bool:
         return len(await fleet.letters("deed")) == 6

@@ -90,7 +90,7 @@ ENDS = [
     ("eat", State.FAILED, "MemoryError"),
     ("junk", State.FAILED, "JSON"),
     ("odd words", State.FAILED, "ValueError: odd"),
-    ("flood", State.SUCCEED, ""),
+    ("flood", State.SUCCEEDED, ""),
 ]
 """What comes of them, and what is said of it."""
 
@@ -98,7 +98,7 @@ ENDS = [
 def run(deed: Deed, job: Job) -> Any:
     if deed.note:
         with Path(deed.note).open("a") as notes:
-            notes.write(f"{job.trace_id} {job.attempt} {job.epoch}\n")
+            notes.write(f"{job.task_id} {job.attempt} {job.epoch}\n")
     if deed.do == "fail once" and job.attempt == 1:
         raise ValueError("told to fail once")
     if deed.do == "hang once" and job.attempt == 1:

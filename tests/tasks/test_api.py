@@ -51,9 +51,9 @@ class Rig:
     @property
     def sent(self) -> list[tuple[str, str]]:
         """Trace and body of each message in the queue."""
-        default = Envelope(app=APP, trace_id="-", task_type=TYPE)
+        default = Envelope(app=APP, task_id="-", task_type=TYPE)
         read = [decode_task(message.body, default) for message in self.queue.messages.values()]
-        return [(message.envelope.trace_id, message.body.data.decode()) for message in read]
+        return [(message.envelope.task_id, message.body.data.decode()) for message in read]
 
     async def post(self, asked: Any, path: str = PATH) -> tuple[int, dict[str, Any]]:
         """Ask with JSON, or the bytes given."""
@@ -67,12 +67,12 @@ class Rig:
             described(method, path, response.status, response.content_type, said)
             return response.status, said
 
-    async def begin(self, trace: str) -> int:
-        (task,) = await self.store.start([StartAttempt(trace, TYPE, "m", "node-1", 3, 30.0)])
+    async def begin(self, task_id: str) -> int:
+        (task,) = await self.store.start([StartAttempt(task_id, TYPE, "m", "node-1", 3, 30.0)])
         return task.epoch
 
-    async def end(self, trace: str, state: State, detail: str = "") -> None:
-        await self.store.end([EndAttempt(trace, await self.begin(trace), state, b'"3 pages"', detail)])
+    async def end(self, task_id: str, state: State, detail: str = "") -> None:
+        await self.store.end([EndAttempt(task_id, await self.begin(task_id), state, b'"3 pages"', detail)])
 
 
 def described(method: str, path: str, status: int, kind: str, said: Any) -> None:
@@ -98,8 +98,8 @@ async def serving(secret: str | None = None) -> AsyncIterator[Rig]:
     def run_here(task_type: str, message: Outgoing) -> None:
         begun.append((task_type, message))
 
-    def stop_here(trace: str, why: str) -> bool:
-        stopped.append((trace, why))
+    def stop_here(task_id: str, why: str) -> bool:
+        stopped.append((task_id, why))
         return True
 
     served = TaskApi(
@@ -142,7 +142,7 @@ async def test_what_follows_a_task_goes_with_it(rig: Rig) -> None:
     asked = {"task_type": TYPE, "body": 1, "then": [then], "on_failure": [{"task_type": TYPE}]}
     assert (await rig.post(asked))[0] == 202
     ((_, message),) = rig.begun
-    task = decode_task(message.body, Envelope(app=APP, trace_id="-", task_type=TYPE))
+    task = decode_task(message.body, Envelope(app=APP, task_id="-", task_type=TYPE))
     assert [(each.on_failure, each.task.body.data, each.delay_s) for each in task.follow_ups] == [
         (False, b"2", 1.5),
         (True, b"null", 0.0),
@@ -157,15 +157,15 @@ async def test_a_follow_up_of_no_known_type_is_refused(rig: Rig) -> None:
     assert not rig.begun
 
 
-@pytest.mark.parametrize("trace", ["t 1/ä", "a%41b", "a%2Fb", "a+b?c#d"])
-async def test_where_a_task_is_asked_for_is_told(rig: Rig, trace: str) -> None:
-    async with rig.client.post(PATH, json={"task_type": TYPE, "trace_id": trace}) as response:
+@pytest.mark.parametrize("task_id", ["t 1/ä", "a%41b", "a%2Fb", "a+b?c#d"])
+async def test_where_a_task_is_asked_for_is_told(rig: Rig, task_id: str) -> None:
+    async with rig.client.post(PATH, json={"task_type": TYPE, "trace_id": task_id}) as response:
         place = response.headers["Location"]
-    assert (await rig.ask("GET", place))[1]["trace_id"] == trace
+    assert (await rig.ask("GET", place))[1]["trace_id"] == task_id
 
 
 async def test_what_a_task_returned_is_told(rig: Rig) -> None:
-    await rig.end("t", State.SUCCEED)
+    await rig.end("t", State.SUCCEEDED)
     _, task = await rig.ask("GET", f"{PATH}/t")
     assert (task["state"], task["value"], task["node"], task["progress"]) == (
         "succeed",
@@ -281,7 +281,7 @@ async def test_a_running_task_is_not_run_again(rig: Rig) -> None:
 async def test_what_has_succeeded_does_not_run_again_when_it_is_asked_for_again(rig: Rig) -> None:
     asked = {"task_type": TYPE, "trace_id": "t", "body": 7}
     await rig.post(asked)
-    await rig.end("t", State.SUCCEED)
+    await rig.end("t", State.SUCCEEDED)
     standing = rig.store.standing["t"]
     for again in (asked, {"trace_id": "t"}):
         async with rig.client.post(PATH, json=again) as response:
@@ -299,16 +299,16 @@ async def test_what_succeeds_while_it_is_asked_for_again_does_not_run_again(
     await rig.post({"task_type": TYPE, "trace_id": "t"})
     get = rig.store.get
 
-    async def as_before(trace: str) -> Task | None:
+    async def as_before(task_id: str) -> Task | None:
         monkeypatch.setattr(rig.store, "get", get)
-        before = await get(trace)
-        await rig.end(trace, State.SUCCEED)
+        before = await get(task_id)
+        await rig.end(task_id, State.SUCCEEDED)
         return before
 
     monkeypatch.setattr(rig.store, "get", as_before)
     status, said = await rig.post({"task_type": TYPE, "trace_id": "t"})
     assert (status, said["state"]) == (200, "succeed")
-    assert rig.store.standing["t"].state is State.SUCCEED
+    assert rig.store.standing["t"].state is State.SUCCEEDED
     assert (len(rig.sent), len(rig.begun)) == (1, 1)
 
 
@@ -396,7 +396,7 @@ async def test_a_node_with_a_secret_asks_for_it() -> None:
 
 
 async def test_a_store_that_is_away_is_told(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def away(trace: str) -> None:
+    async def away(task_id: str) -> None:
         raise Unavailable("the store is away")
 
     monkeypatch.setattr(rig.store, "get", away)
@@ -477,12 +477,12 @@ def test_whatever_is_posted_is_answered_as_described(runner: asyncio.Runner, kep
 
 @pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(trace=TRACES, reason=st.text(max_size=9))
+@given(task_id=TRACES, reason=st.text(max_size=9))
 def test_whatever_is_asked_for_is_answered_as_described(
-    runner: asyncio.Runner, kept: Rig, trace: str, reason: str
+    runner: asyncio.Runner, kept: Rig, task_id: str, reason: str
 ) -> None:
     runner.run(prepared(kept))
-    quoted = str(URL.build(path=f"/{trace}"))[1:]
+    quoted = str(URL.build(path=f"/{task_id}"))[1:]
     query = str(URL.build(query={"reason": reason}))
     for method, path in (("GET", f"{PATH}/{quoted}"), ("POST", f"{PATH}/{quoted}/cancel{query}")):
         if "/" not in quoted and quoted not in (".", ".."):

@@ -39,7 +39,7 @@ async def test_a_program_with_a_loop_sends_and_hears(make_fleet: MakeFleet, tmp_
         assert ended is not None
         assert ended.detail == "cancelled: not wanted"
         fleet.spawn("a")
-        outcomes = [await client.wait(trace, PATIENCE_S) for trace in [once, *many]]
+        outcomes = [await client.wait(task_id, PATIENCE_S) for task_id in [once, *many]]
         assert [outcome.value for outcome in outcomes] == [
             {"did": "this"},
             *({"did": f"{n}"} for n in range(12)),
@@ -47,7 +47,7 @@ async def test_a_program_with_a_loop_sends_and_hears(make_fleet: MakeFleet, tmp_
         heard = set()
         async for brief in client.briefs():
             assert brief.outcome.ok
-            heard.add(brief.outcome.trace_id)
+            heard.add(brief.outcome.task_id)
             brief.ack()
             if heard == {once, *many}:
                 break
@@ -61,10 +61,10 @@ async def test_a_program_with_a_loop_sends_and_hears(make_fleet: MakeFleet, tmp_
 
 async def test_a_task_that_takes_too_long_to_wait_for_goes_on(tmp_path: Path) -> None:
     async with AsyncClient(APP, url=url(tmp_path)) as client:
-        trace = await client.send("deed", {})
+        task_id = await client.send("deed", {})
         with pytest.raises(TimeoutError, match="queued"):
-            await client.wait(trace, 0.0)
-        task = await client.status(trace)
+            await client.wait(task_id, 0.0)
+        task = await client.status(task_id)
         assert task is not None
         assert not task.ended
 
@@ -74,10 +74,10 @@ async def test_a_brief_that_is_not_acknowledged_stays(make_fleet: MakeFleet, tmp
     fleet = make_fleet()
     fleet.spawn("a")
     async with AsyncClient(APP, url=url(tmp_path)) as client:
-        trace = await client.send("text", "words")
-        assert (await client.wait(trace, PATIENCE_S)).value == "WORDS"
+        task_id = await client.send("text", "words")
+        assert (await client.wait(task_id, PATIENCE_S)).value == "WORDS"
         async for brief in client.briefs():
-            assert brief.outcome.trace_id == trace
+            assert brief.outcome.task_id == task_id
             break
         depth = await fleet.services.queue(f"{APP}-briefs").depth()
         assert (depth.ready, depth.in_flight) == (0, 1)
@@ -90,9 +90,9 @@ async def test_what_was_acknowledged_last_is_gone_and_what_was_not_read_is_there
     fleet = make_fleet()
     fleet.spawn("a")
     async with AsyncClient(APP, url=url(tmp_path)) as client:
-        traces = await client.send_many([Order(task_type="text", body=f"{n}") for n in range(3)])
-        for trace in traces:
-            await client.wait(trace, PATIENCE_S)
+        task_ids = await client.send_many([Order(task_type="text", body=f"{n}") for n in range(3)])
+        for task_id in task_ids:
+            await client.wait(task_id, PATIENCE_S)
         queue = fleet.services.queue(f"{APP}-briefs")
 
         async def all_told() -> bool:
@@ -119,8 +119,8 @@ async def test_a_program_without_a_loop_does_the_same(
             found: dict[str, object] = {}
 
             def send(number: int) -> None:
-                trace = client.send("deed", {"do": f"{number}"})
-                found[trace] = client.wait(trace, PATIENCE_S).value
+                task_id = client.send("deed", {"do": f"{number}"})
+                found[task_id] = client.wait(task_id, PATIENCE_S).value
 
             threads = [threading.Thread(target=send, args=(number,)) for number in range(3)]
             for thread in threads:
@@ -139,18 +139,18 @@ async def test_a_program_without_a_loop_does_the_same(
             assert "told to fail" in task.detail
             heard = set[str]()
             for brief in client.briefs():
-                heard.add(brief.outcome.trace_id)
+                heard.add(brief.outcome.task_id)
                 brief.ack()
                 if heard >= {*found, failing}:
                     break
-            assert not [brief for brief in client.briefs(follow=False) if brief.outcome.trace_id in heard]
+            assert not [brief for brief in client.briefs(follow=False) if brief.outcome.task_id in heard]
             # A brief follows the letter.
-            assert client.back_up("letters.jsonl", types=["deed"], trace=failing) == 1
+            assert client.back_up("letters.jsonl", types=["deed"], task_id=failing) == 1
             assert client.back_up("letters.jsonl", error="told to fail") == 0
             assert client.redrive(types=["deed"], error="no such thing") == 0
             assert client.redrive(error="told to fail") == 1
             assert client.wait(failing, PATIENCE_S).epoch == 2
-            assert client.redrive(source="letters.jsonl", trace=failing) == 1
+            assert client.redrive(source="letters.jsonl", task_id=failing) == 1
             assert client.wait(failing, PATIENCE_S).epoch == 3
         with pytest.raises(RuntimeError, match="closed"):
             client.send("deed", {})
@@ -162,13 +162,13 @@ async def test_a_program_without_a_loop_does_the_same(
 async def test_closing_ends_calls_that_wait_in_other_threads(tmp_path: Path) -> None:
     def produce() -> None:
         client = Client(APP, url=url(tmp_path))
-        trace, told = client.send("deed", {}), list[str]()
+        task_id, told = client.send("deed", {}), list[str]()
         begun = threading.Event()
 
         def listen() -> None:
             begun.set()
             try:
-                client.wait(trace)
+                client.wait(task_id)
             except RuntimeError as error:
                 told.append(str(error))
 

@@ -126,7 +126,7 @@ def effects(world: TaskWorld) -> list[str]:
 
 def followers(world: TaskWorld) -> list[SentTask]:
     """The follow-ups that were sent, each time that they were."""
-    default = Envelope(app=APP, trace_id="-", task_type=QUICK)
+    default = Envelope(app=APP, task_id="-", task_type=QUICK)
     messages = [
         decode_task(event.body, default)
         for event in world.log
@@ -171,7 +171,7 @@ def test_in_one_database_an_outcome_is_stored_with_its_brief() -> None:
         "briefed",
         "deleted task",
     ]
-    assert [(o.state, o.value) for o in world.outcomes["t"]] == [(State.SUCCEED, {"by": 1})]
+    assert [(o.state, o.value) for o in world.outcomes["t"]] == [(State.SUCCEEDED, {"by": 1})]
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -181,7 +181,7 @@ def test_in_one_database_what_succeeded_is_told_once_whenever_a_node_dies(call: 
     assert world.lives[0] == 2, "it died"
     assert not letters(world)
     first, *more = world.outcomes["t"]
-    assert (first.state, first.attempts) == (State.SUCCEED, 1 if after or call == "delete" else 2)
+    assert (first.state, first.attempts) == (State.SUCCEEDED, 1 if after or call == "delete" else 2)
     assert {o.state for o in more} <= {State.DUPLICATED}
 
 
@@ -195,7 +195,7 @@ def test_in_one_database_an_outcome_that_is_refused_is_so_once() -> None:
         del world.store.standing["t"]
 
     world = lived(lambda: TaskWorld(scenario(planned, one_database=True)), forgets)
-    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEED]
+    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEEDED]
     (node,) = world.nodes.values()
     assert node.host.stats.fenced == 1
 
@@ -219,7 +219,7 @@ def test_what_succeeded_succeeds_whenever_a_node_dies(call: str, after: bool) ->
     world = lived(lambda: Stumbling(FINE, call, after=after))
     assert world.lives[0] == 2
     assert not letters(world)
-    assert {o.state for o in world.outcomes["t"]} <= {State.SUCCEED, State.DUPLICATED}
+    assert {o.state for o in world.outcomes["t"]} <= {State.SUCCEEDED, State.DUPLICATED}
     if (call, after) == ("end", False):  # nobody knew that it had succeeded
         assert world.outcomes["t"][0].attempts == 2
 
@@ -232,7 +232,7 @@ def test_a_message_of_a_task_that_ended_is_told_as_a_duplicate() -> None:
         await world.queues[task_queue(APP, QUICK)].send([Outgoing(sent.body, key="t")])
 
     world = lived(lambda: TaskWorld(scenario(FINE)), again)
-    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEED, State.DUPLICATED]
+    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEEDED, State.DUPLICATED]
     assert (world.tried["t"], world.outcomes["t"][1].value) == (1, None)
 
 
@@ -247,7 +247,7 @@ def test_a_brief_that_is_too_large_says_what_it_must(monkeypatch: pytest.MonkeyP
 
     world = lived(make, wrong=["t is succeed of epoch 1"])  # its brief has another detail
     (told,) = world.outcomes["t"]
-    assert (told.state, told.value) == (State.SUCCEED, None)
+    assert (told.state, told.value) == (State.SUCCEEDED, None)
     assert "the rest is left out" in told.detail
     assert world.store.standing["t"].result == msgspec.json.encode("x" * LIMIT_BYTES)
     assert [o.state for o in world.outcomes["other"]] == [State.FAILED]
@@ -266,18 +266,18 @@ def test_a_dead_letter_that_is_too_large_says_less_and_ends_no_node(body_bytes: 
 
         queue.bury = bury_what_fits  # type: ignore[method-assign]
         world.planned["said"] = FAILING
-        await world.producer.send([Order(task_type=QUICK, body=body, trace_id="said")])
+        await world.producer.send([Order(task_type=QUICK, body=body, task_id="said")])
 
     world = lived(lambda: TaskWorld(scenario(FINE)), narrow)
     (letter,) = letters(world)
     assert (letter.key, letter.reason) == ("said", "failed: ValueError: told to fail")
-    default = Envelope(app=APP, trace_id="-", task_type=QUICK)
+    default = Envelope(app=APP, task_id="-", task_type=QUICK)
     if body_bytes:
         assert letter.detail.startswith("the body is left out")
         with pytest.raises(Unreadable, match="and holds none") as refused:
             decode_task(letter.body, default)
         assert refused.value.envelope is not None
-        assert refused.value.envelope.trace_id == "said", "and is refused if it is sent again"
+        assert refused.value.envelope.task_id == "said", "and is refused if it is sent again"
     else:
         assert letter.detail == ""
         assert decode_task(letter.body, default).body == Body(b'{"x":""}')
@@ -317,7 +317,7 @@ def test_a_task_does_not_run_again_because_the_store_refuses_its_outcome() -> No
         refusing(world.store, "end", 2)
 
     world = lived(lambda: TaskWorld(scenario(FINE)), refuse)
-    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEED]
+    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEEDED]
     assert world.tried["t"] == 1
 
 
@@ -335,7 +335,7 @@ def test_a_follow_up_that_is_too_large_even_as_a_dead_letter_ends_no_node() -> N
     planned = msgspec.structs.replace(FOLLOWED, seconds=1.0)
     world = lived(lambda: TaskWorld(scenario(planned)), narrow, wrong=["t is succeed"])
     assert letters(world) == []
-    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEED]
+    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEEDED]
 
 
 @pytest.mark.parametrize("number", [900, 3, 16], ids=["unknown", "TaskType", "Group"])
@@ -352,11 +352,11 @@ def test_an_envelope_that_fits_no_brief_stops_no_node(number: int) -> None:
         world.planned["odd"] = FINE if number == 900 else FAILING
         await world.queues[task_queue(APP, QUICK)].send([Outgoing(base64.b64encode(message))])
 
-    state = State.SUCCEED if number == 900 else State.FAILED
+    state = State.SUCCEEDED if number == 900 else State.FAILED
     wrong = ["odd is succeed of epoch 1"] if number == 900 else []
     world = lived(lambda: TaskWorld(scenario(FINE)), odd, wrong)
     assert [o.state for o in world.outcomes["odd"]] == [state]
-    assert {letter.key for letter in letters(world)} == (set() if state is State.SUCCEED else {"odd"})
+    assert {letter.key for letter in letters(world)} == (set() if state is State.SUCCEEDED else {"odd"})
 
 
 def _field(number: int, value: bytes) -> bytes:
@@ -403,7 +403,7 @@ def test_what_follows_is_sent_once_the_outcome_is_stored_and_before_it_is_told(o
     assert [step for step in done[done.index("end") :] if step in steps][:4] == list(steps)
     (followed,) = followers(world)
     outcome = decode_brief(followed.after)
-    assert (outcome.trace_id, outcome.task_type, outcome.state) == ("t", QUICK, State.SUCCEED)
+    assert (outcome.task_id, outcome.task_type, outcome.state) == ("t", QUICK, State.SUCCEEDED)
     assert outcome.value == {"by": 1}
     (node,) = world.nodes.values()
     assert node.host.stats.tasks_followed == 1
@@ -423,13 +423,13 @@ def test_what_follows_upon_a_failure_is_told_why() -> None:
 def test_what_follows_is_one_task_whenever_a_node_dies(planned: PlannedTask, call: str, after: bool) -> None:
     world = lived(lambda: Stumbling(planned, call, after=after))
     assert world.lives[0] == 2, "it died"
-    assert len({followed.envelope.trace_id for followed in followers(world)}) == 1
+    assert len({followed.envelope.task_id for followed in followers(world)}) == 1
     assert len(world.store.standing) == 2
 
 
 def test_what_follows_upon_a_task_that_is_cancelled_before_it_begins_is_sent() -> None:
     async def cancelled(world: TaskWorld) -> None:
-        late = Order(task_type=QUICK, body={}, trace_id="late", delay_s=9.0)
+        late = Order(task_type=QUICK, body={}, task_id="late", delay_s=9.0)
         order = msgspec.structs.replace(late, then=FOLLOWING, on_failure=FOLLOWING)
         world.planned["late"] = FOLLOWED
         await world.producer.send([order])
@@ -444,7 +444,7 @@ def test_of_two_messages_of_a_task_the_one_that_began_it_says_what_follows() -> 
     async def others(world: TaskWorld) -> None:
         await world.clock.sleep(20.0)
         assert len(followers(world)) == 1
-        more = Order(task_type=QUICK, body={}, trace_id="t", then=[FOLLOWING, FOLLOWING])
+        more = Order(task_type=QUICK, body={}, task_id="t", then=[FOLLOWING, FOLLOWING])
         aside = MemoryQueue(world.clock)
         producer = Producer(APP, lambda name: aside, MemoryTasks(world.clock), world.clock, CapturingLogger())
         await producer.send([more])
@@ -453,30 +453,30 @@ def test_of_two_messages_of_a_task_the_one_that_began_it_says_what_follows() -> 
 
     world = lived(lambda: TaskWorld(scenario(FOLLOWED)), others)
     assert len(followers(world)) == 1
-    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEED, State.DUPLICATED]
+    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEEDED, State.DUPLICATED]
 
 
 def test_a_follow_up_that_has_its_own_id_is_sent_by_it() -> None:
     async def named(world: TaskWorld) -> None:
-        mine = Order(task_type=QUICK, body={}, trace_id="mine")
-        await world.producer.send([Order(task_type=QUICK, body={}, trace_id="first", then=mine)])
+        mine = Order(task_type=QUICK, body={}, task_id="mine")
+        await world.producer.send([Order(task_type=QUICK, body={}, task_id="first", then=mine)])
 
     world = lived(lambda: TaskWorld(scenario(FINE)), named)
-    assert world.store.standing["mine"].state is State.SUCCEED
+    assert world.store.standing["mine"].state is State.SUCCEEDED
 
 
 def test_a_chain_of_three_tasks_runs_to_its_end() -> None:
     async def chain(world: TaskWorld) -> None:
         world.planned["first"] = FOLLOWED
-        third = Order(task_type=QUICK, body={}, trace_id="third")
+        third = Order(task_type=QUICK, body={}, task_id="third")
         second = Order(task_type=QUICK, body={}, then=third)
-        await world.producer.send([Order(task_type=QUICK, body={}, trace_id="first", then=second)])
+        await world.producer.send([Order(task_type=QUICK, body={}, task_id="first", then=second)])
 
     world = lived(lambda: TaskWorld(scenario(FINE)), chain)
     second, third = followers(world)
-    assert decode_brief(second.after).trace_id == "first"
-    assert decode_brief(third.after).trace_id == second.envelope.trace_id
-    assert world.store.standing["third"].state is State.SUCCEED
+    assert decode_brief(second.after).task_id == "first"
+    assert decode_brief(third.after).task_id == second.envelope.task_id
+    assert world.store.standing["third"].state is State.SUCCEEDED
 
 
 def test_a_value_that_a_follow_up_has_no_room_for_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -505,8 +505,8 @@ def test_a_follow_up_that_its_queue_refuses_becomes_a_dead_letter() -> None:
     (letter,) = letters(world)
     assert letter.reason.startswith("a follow-up of task t can't be sent")
     assert "max_bytes" in letter.reason
-    assert decode_task(letter.body, Envelope(app=APP, trace_id="-", task_type=QUICK)).after
-    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEED]
+    assert decode_task(letter.body, Envelope(app=APP, task_id="-", task_type=QUICK)).after
+    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEEDED]
 
 
 def test_follow_ups_that_are_sent_though_their_queue_refuses_leave_no_letters() -> None:
@@ -530,15 +530,15 @@ def test_follow_ups_that_are_sent_though_their_queue_refuses_leave_no_letters() 
     planned = [msgspec.structs.replace(FOLLOWED, name=f"t{n}", seconds=1.0) for n in range(3)]
     world = lived(lambda: TaskWorld(scenario(*planned)), refusing)
     assert letters(world) == []
-    followed = {message.envelope.trace_id for message in followers(world)}
+    followed = {message.envelope.task_id for message in followers(world)}
     assert len(followed) == 3
-    assert {world.store.standing[trace].state for trace in followed} == {State.SUCCEED}
-    assert {outcome.state for told in world.outcomes.values() for outcome in told} == {State.SUCCEED}
+    assert {world.store.standing[task_id].state for task_id in followed} == {State.SUCCEEDED}
+    assert {outcome.state for told in world.outcomes.values() for outcome in told} == {State.SUCCEEDED}
 
 
 def test_a_follow_up_of_a_type_that_no_queue_can_be_named_by_becomes_a_dead_letter() -> None:
-    follow_up = FollowUp(SentTask(Envelope(app=APP, trace_id="f", task_type="no name!"), Body(b"{}")))
-    sent = Envelope(app=APP, trace_id="odd", task_type=QUICK)
+    follow_up = FollowUp(SentTask(Envelope(app=APP, task_id="f", task_type="no name!"), Body(b"{}")))
+    sent = Envelope(app=APP, task_id="odd", task_type=QUICK)
 
     async def send(world: TaskWorld) -> None:
         odd = Outgoing(encode_task(SentTask(sent, Body(b"{}"), (follow_up,))))
@@ -582,7 +582,7 @@ def test_what_follows_a_batch_is_sent_once_when_all_its_tasks_have_ended(one_dat
     world = lived(lambda: TaskWorld(planned))
     (followed,) = followers(world)
     outcome = decode_brief(followed.after)
-    assert (outcome.trace_id, outcome.state) == (BATCH, State.FAILED)
+    assert (outcome.task_id, outcome.state) == (BATCH, State.FAILED)
     assert outcome.value == {"tasks": 3, "failed": 1}
     assert world.store.standing[BATCH].members == "121"
     assert world.store.standing[BATCH].briefed
@@ -599,7 +599,7 @@ def test_a_batch_ends_whenever_a_node_dies(call: str, after: bool) -> None:
 
     world = lived(Batched)
     assert world.lives[0] == 2, "it died"
-    assert len({followed.envelope.trace_id for followed in followers(world)}) == 1
+    assert len({followed.envelope.task_id for followed in followers(world)}) == 1
 
 
 def test_a_task_of_a_batch_that_is_cancelled_is_counted() -> None:
@@ -686,7 +686,7 @@ def test_while_a_target_is_away_the_message_waits_in_its_queue() -> None:
     async def look(world: TaskWorld) -> None:
         await world.clock.sleep(50.0)
         (work,) = world.works.values()
-        assert not work.held.by_trace, "the node has room for others"
+        assert not work.held.by_id, "the node has room for others"
         assert world.outcomes["t"], "the producer knows the outcome"
         assert world.queues[task_queue(APP, QUICK)].messages
 
@@ -694,6 +694,6 @@ def test_while_a_target_is_away_the_message_waits_in_its_queue() -> None:
     world = lived(lambda: TaskWorld(away), look)
     assert len(sent(world)) == 3
     assert world.counts["target away"] < 80, "it is asked less and less often"
-    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEED], (
+    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEEDED], (
         "a message that comes again tells nothing"
     )

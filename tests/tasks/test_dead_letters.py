@@ -35,8 +35,8 @@ LETTER = DeadLetter("publish/t-1", b"\xff\x00", "failed: no such table", detail=
     "choice, holds",
     [
         ({}, True),
-        ({"trace": "t-1"}, True),
-        ({"trace": "t-2"}, False),
+        ({"task_id": "t-1"}, True),
+        ({"task_id": "t-2"}, False),
         ({"since": 100.0}, True),
         ({"since": 100.1}, False),
         ({"until": 100.0}, False),
@@ -44,7 +44,7 @@ LETTER = DeadLetter("publish/t-1", b"\xff\x00", "failed: no such table", detail=
         ({"error": "^line 3$"}, False),
         ({"error": r"(?m)^line 3$"}, True),
         ({"error": "refused"}, False),
-        ({"trace": "t-1", "error": "refused"}, False),
+        ({"task_id": "t-1", "error": "refused"}, False),
     ],
 )
 def test_dead_letters_are_chosen_by_trace_time_and_error(choice: dict[str, Any], holds: bool) -> None:
@@ -56,7 +56,7 @@ def test_what_is_no_expression_is_refused() -> None:
         Choice(error="(")
 
 
-@pytest.mark.parametrize("choice", [{"since": "2h"}, {"until": None}, {"trace": 5}, {"error": 5}])
+@pytest.mark.parametrize("choice", [{"since": "2h"}, {"until": None}, {"task_id": 5}, {"error": 5}])
 def test_what_is_of_another_type_is_refused(choice: dict[str, Any]) -> None:
     (setting,) = choice
     with pytest.raises(ConfigError, match=rf"choice: {setting} is .*; it must be a"):
@@ -87,10 +87,10 @@ class Rig:
         await self.store.queue([Task(f"{task_type}-{n}", task_type) for n in range(len(reasons))])
         queue = self.queue(task_queue(APP, task_type))
         for n, reason in enumerate(reasons):
-            trace = f"{task_type}-{n}"
-            (task,) = await self.store.start([StartAttempt(trace, task_type, "m", "n", 1, 30.0)])
-            await self.store.end([EndAttempt(trace, task.epoch, State.FAILED)])
-            await queue.bury([DeadLetter(f"{task_type}/{trace}", b"{}", reason, key=trace)])
+            task_id = f"{task_type}-{n}"
+            (task,) = await self.store.start([StartAttempt(task_id, task_type, "m", "n", 1, 30.0)])
+            await self.store.end([EndAttempt(task_id, task.epoch, State.FAILED)])
+            await queue.bury([DeadLetter(f"{task_type}/{task_id}", b"{}", reason, key=task_id)])
 
 
 async def test_letters_of_types_are_found_by_what_they_say(tmp_path: Path) -> None:
@@ -186,26 +186,26 @@ async def test_a_letter_that_can_t_be_sent_again_stops_no_other(monkeypatch: pyt
     assert "a dead letter can't be sent again" in rig.log.events("warning")
 
 
-def effect_letter(number: int, trace: str = "t") -> DeadLetter:
-    sender = f"publish/{trace}"
+def effect_letter(number: int, task_id: str = "t") -> DeadLetter:
+    sender = f"publish/{task_id}"
     effect = OutgoingEffect(
-        effect_id(sender, 1, 0, number), f"https://a/{number}", "k", b"{}", sender, trace, 3
+        effect_id(sender, 1, 0, number), f"https://a/{number}", "k", b"{}", sender, task_id, 3
     )
     return dead_letter_of(effect, "publish", 0.0)
 
 
-async def succeeded(rig: Rig, trace: str = "t", *, told: bool = True) -> None:
+async def succeeded(rig: Rig, task_id: str = "t", *, told: bool = True) -> None:
     """Have a task succeed."""
-    [task] = await rig.store.start([StartAttempt(trace, "publish", "m", "n", 1, 30.0)])
-    await rig.store.end([EndAttempt(trace, task.epoch, State.SUCCEED)])
+    [task] = await rig.store.start([StartAttempt(task_id, "publish", "m", "n", 1, 30.0)])
+    await rig.store.end([EndAttempt(task_id, task.epoch, State.SUCCEEDED)])
     if told:
-        await rig.store.briefed([(trace, task.epoch)])
+        await rig.store.briefed([(task_id, task.epoch)])
 
 
 async def test_effects_that_were_refused_are_handed_over_again_in_order(tmp_path: Path) -> None:
     rig = Rig()
-    for trace in ("t", "u"):
-        await succeeded(rig, trace)
+    for task_id in ("t", "u"):
+        await succeeded(rig, task_id)
     queue = rig.queue(task_queue(APP, "publish"))
     for number in (0, 1, 2):
         rig.clock.set_by_s += 1.0
@@ -294,7 +294,7 @@ async def test_an_effect_is_sent_again_though_its_node_has_yet_to_note_that_its_
     [task] = await rig.store.start([StartAttempt("t", "publish", "m", "n", 1, 30.0)])
     letters = [effect_letter(0), effect_letter(1)]
     marked = [msgspec.structs.replace(effect_again(each, 0.0), refused="no") for each in letters]
-    await rig.store.end([EndAttempt("t", task.epoch, State.SUCCEED, effects=encode_effects(marked))])
+    await rig.store.end([EndAttempt("t", task.epoch, State.SUCCEEDED, effects=encode_effects(marked))])
     await rig.store.briefed([("t", task.epoch)])
     queue = rig.queue(task_queue(APP, "publish"))
     await queue.bury(letters[:1])
@@ -311,7 +311,9 @@ async def test_an_effect_that_its_node_has_yet_to_note_waits_while_others_are_pe
     [task] = await rig.store.start([StartAttempt("t", "publish", "m", "n", 1, 30.0)])
     letter, other = effect_letter(0), effect_again(effect_letter(1), 0.0)
     marked = msgspec.structs.replace(effect_again(letter, 0.0), refused="no")
-    await rig.store.end([EndAttempt("t", task.epoch, State.SUCCEED, effects=encode_effects([marked, other]))])
+    await rig.store.end(
+        [EndAttempt("t", task.epoch, State.SUCCEEDED, effects=encode_effects([marked, other]))]
+    )
     await rig.store.briefed([("t", task.epoch)])
     queue = rig.queue(task_queue(APP, "publish"))
     await queue.bury([letter])
@@ -339,7 +341,7 @@ async def test_an_effect_that_was_refused_is_not_sent_as_a_task(tmp_path: Path) 
     backup = FileBackup(tmp_path / "letters.jsonl")
     assert await rig.letters.back_up(backup, (), Choice()) == 2
     assert await rig.letters.redrive(["publish"], Choice()) == 1
-    assert await rig.letters.redrive_kept(backup, ["publish"], Choice(trace="t")) == (0, 1)
+    assert await rig.letters.redrive_kept(backup, ["publish"], Choice(task_id="t")) == (0, 1)
     assert list(queue.letters) == [effect.id]
     assert rig.log.events("warning").count("a dead letter can't be sent again") == 2
 

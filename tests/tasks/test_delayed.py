@@ -28,7 +28,7 @@ from simulator.tasks import APP, QUICK, PlannedTask, TaskScenario, TaskWorld, ch
 
 TYPE = "report.publish"
 DAY_S = 86_400.0
-DEFAULT = Envelope(app="app", trace_id="t", task_type=TYPE)
+DEFAULT = Envelope(app="app", task_id="t", task_type=TYPE)
 
 
 class StoreClock(SimClock):
@@ -60,8 +60,8 @@ class Bench:
         self.delayed = DelayedTasks(self.host, self.store, self.producer)  # type: ignore[arg-type]
 
     async def send(self, **options: Any) -> str:
-        (trace,) = await self.producer.send([Order(task_type=TYPE, body={"pages": 3}, **options)])
-        return trace
+        (task_id,) = await self.producer.send([Order(task_type=TYPE, body={"pages": 3}, **options)])
+        return task_id
 
     def delays(self) -> list[tuple[str, Any]]:
         """The messages in the queue: traces, and for how long each is hidden."""
@@ -91,7 +91,7 @@ async def bench() -> Bench:
 
 
 async def test_a_delay_that_the_queue_can_take_is_the_queue_s(bench: Bench) -> None:
-    await bench.send(trace_id="t", delay_s=900.0)
+    await bench.send(task_id="t", delay_s=900.0)
     assert bench.delays() == [("t", 900.0)]
     assert await bench.delayed.ask() == 0
 
@@ -101,16 +101,16 @@ async def test_a_delayed_task_stays_known_until_its_queue_delivers_it_and_cancel
     stand_in: bool,
 ) -> None:
     bench = Bench(delay_max_s=1e9)
-    for trace in ("waits", "cancelled"):
+    for task_id in ("waits", "cancelled"):
         if stand_in:
-            order = Order(task_type=TYPE, body={}, trace_id=trace)
+            order = Order(task_type=TYPE, body={}, task_id=task_id)
             await bench.producer.send_stand_in(order, 30 * DAY_S)
         else:
-            await bench.send(trace_id=trace, delay_s=30 * DAY_S)
-    await bench.send(trace_id="now")
+            await bench.send(task_id=task_id, delay_s=30 * DAY_S)
+    await bench.send(task_id="now")
     await bench.store.cancel("cancelled", "not wanted")
     assert await bench.store.expire(bench.clock.wall() + 29 * DAY_S) == 1, "only the one without a delay"
-    waits, cancelled = [await bench.producer.status(trace) for trace in ("waits", "cancelled")]
+    waits, cancelled = [await bench.producer.status(task_id) for task_id in ("waits", "cancelled")]
     assert waits is not None
     assert waits.state is State.QUEUED
     assert cancelled is not None
@@ -120,7 +120,7 @@ async def test_a_delayed_task_stays_known_until_its_queue_delivers_it_and_cancel
 
 
 async def test_a_longer_delay_waits_in_the_store_and_then_for_the_rest_in_the_queue(bench: Bench) -> None:
-    await bench.send(trace_id="t", delay_s=DAY_S)
+    await bench.send(task_id="t", delay_s=DAY_S)
     assert await bench.delayed.ask() == 0
     assert not bench.queue.messages
     bench.clock.set_by_s += DAY_S - AHEAD_S + 0.5
@@ -139,7 +139,7 @@ async def test_a_node_whose_clock_is_behind_hides_what_is_due_for_no_longer_than
     bench: Bench,
 ) -> None:
     """It hid it for as long as its clock was behind, and a queue of SQS for 900 s at most."""
-    await bench.send(trace_id="t", delay_s=DAY_S)
+    await bench.send(task_id="t", delay_s=DAY_S)
     bench.store_clock.ahead_s = DAY_S - 1.0
     assert await bench.delayed.ask() == 1
     assert bench.delays() == [("t", AHEAD_S)]
@@ -147,7 +147,7 @@ async def test_a_node_whose_clock_is_behind_hides_what_is_due_for_no_longer_than
 
 async def test_a_queue_without_delays_gets_the_message_when_it_is_due() -> None:
     bench = Bench(delay_max_s=0.0)
-    await bench.send(trace_id="t", delay_s=2 * AHEAD_S)
+    await bench.send(task_id="t", delay_s=2 * AHEAD_S)
     assert await bench.delayed.ask() == 0
     bench.clock.set_by_s += 2 * AHEAD_S
     assert await bench.delayed.ask() == 1
@@ -156,9 +156,9 @@ async def test_a_queue_without_delays_gets_the_message_when_it_is_due() -> None:
 
 async def test_a_task_may_be_sent_for_a_time(bench: Bench) -> None:
     wall = bench.clock.wall()
-    await bench.send(trace_id="t", at=datetime.fromtimestamp(wall + DAY_S, UTC))
+    await bench.send(task_id="t", at=datetime.fromtimestamp(wall + DAY_S, UTC))
     assert bench.store.standing["t"].until == pytest.approx(wall + DAY_S)
-    await bench.send(trace_id="past", at=datetime.fromtimestamp(wall - DAY_S, UTC))
+    await bench.send(task_id="past", at=datetime.fromtimestamp(wall - DAY_S, UTC))
     assert bench.delays() == [("past", 0.0)]
 
 
@@ -185,7 +185,7 @@ async def test_a_task_with_an_impossible_time_is_refused(
 
 async def test_a_task_that_waits_in_the_store_is_sent_once_however_often_it_is_sent(bench: Bench) -> None:
     for delay_s in (DAY_S, DAY_S, 0.0):
-        await bench.send(trace_id="t", delay_s=delay_s)
+        await bench.send(task_id="t", delay_s=delay_s)
     assert not bench.queue.messages
     bench.clock.set_by_s += DAY_S
     assert await bench.delayed.ask() == 1
@@ -195,7 +195,7 @@ async def test_a_task_that_waits_in_the_store_is_sent_once_however_often_it_is_s
 async def test_what_could_not_be_sent_is_handed_out_again_after_its_lease(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await bench.send(trace_id="t", delay_s=DAY_S)
+    await bench.send(task_id="t", delay_s=DAY_S)
     bench.clock.set_by_s += DAY_S
     send = bench.queue.send
 
@@ -214,8 +214,8 @@ async def test_what_could_not_be_sent_is_handed_out_again_after_its_lease(
 async def test_what_its_queue_refuses_by_then_fails_and_stops_no_other(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for trace in ("small", "large"):
-        await bench.send(trace_id=trace, delay_s=DAY_S)
+    for task_id in ("small", "large"):
+        await bench.send(task_id=task_id, delay_s=DAY_S)
     bench.clock.set_by_s += DAY_S
     send = bench.queue.send
 
@@ -237,17 +237,17 @@ async def test_of_a_task_that_its_queue_refuses_by_then_all_but_the_body_is_sent
     order = Order(
         task_type=TYPE, body={"text": "x" * 2000}, delay_s=DAY_S, on_failure=[Order(task_type=TYPE)]
     )
-    await bench.producer.send_batch([order], trace_id="batch")
+    await bench.producer.send_batch([order], task_id="batch")
     bench.clock.set_by_s += DAY_S
     bench.queue.max_bytes = 1000
     assert await bench.delayed.ask() == 1
     [message] = bench.queue.messages.values()
     told = decode_task(message.body, DEFAULT)
-    task = bench.store.standing[told.envelope.trace_id]
+    task = bench.store.standing[told.envelope.task_id]
     assert (task.state, task.message, task.briefed) == (State.FAILED, b"", False)
     assert told.body == Body(b"null")
     assert told.batch is not None
-    assert told.batch.trace == "batch"
+    assert told.batch.task_id == "batch"
     assert [each.on_failure for each in told.follow_ups] == [True]
 
 
@@ -258,7 +258,7 @@ def test_the_producer_hears_of_a_task_that_its_queue_refuses_by_then() -> None:
 
         async def refuse_late() -> None:
             world.planned["late"] = PlannedTask(0.1, "late", QUICK, 0.1, fails=-1)
-            large = Order(task_type=QUICK, body={"text": "x" * 2000}, trace_id="late", delay_s=60.0)
+            large = Order(task_type=QUICK, body={"text": "x" * 2000}, task_id="late", delay_s=60.0)
             await world.producer.send([large])
             world.queues[task_queue(APP, QUICK)].max_bytes = 1000
 
@@ -289,7 +289,7 @@ async def test_many_that_are_due_come_in_several_calls(bench: Bench) -> None:
 
 
 async def test_a_stand_in_may_have_a_long_delay_too(bench: Bench) -> None:
-    order = Order(task_type=TYPE, trace_id="t", delay_s=DAY_S)
+    order = Order(task_type=TYPE, task_id="t", delay_s=DAY_S)
     message = await bench.producer.send_stand_in(order, order.delay_s)
     assert message is not None
     assert message.key == "t"

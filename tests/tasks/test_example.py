@@ -24,7 +24,7 @@ async def test_the_example_of_tasks_runs_on_a_node(tmp_path: Path) -> None:
             fine = await client.send("write", {"customer": "acme", "pages": 3})
             bad = await client.send("write", {"customer": ""})
             outcome = await client.wait(fine, PATIENCE_S)
-            assert (outcome.state, outcome.value) == (State.SUCCEED, "acme.txt")
+            assert (outcome.state, outcome.value) == (State.SUCCEEDED, "acme.txt")
             assert (node.place / "acme.txt").read_text().splitlines()[-1] == "acme, page 3"
             outcome = await client.wait(bad, PATIENCE_S)
             assert (outcome.state, outcome.attempts) == (State.FAILED, 1)

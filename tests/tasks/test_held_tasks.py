@@ -20,7 +20,7 @@ ENDED = Task("t", "kind", State.FAILED, epoch=5, attempts=1, detail="ValueError:
 def in_hand(expires_at: float = NOW + 1, attributes: dict[str, str] | None = None) -> HeldTask:
     message = held(1, expires_at=expires_at)
     message.attributes |= attributes or {}
-    sent = SentTask(Envelope(app="app", trace_id="t", task_type="kind"), Body(b"{}"))
+    sent = SentTask(Envelope(app="app", task_id="t", task_type="kind"), Body(b"{}"))
     return HeldTask("queue", TaskSpec(name="kind", handler=print), sent, message)
 
 
@@ -49,7 +49,7 @@ def test_a_task_that_failed_leaves_a_letter_unless_it_was_cancelled() -> None:
     assert dead_letter_of(in_hand(), rules.cancel(waits, "not needed", NOW)) is None
     told = rules.cancel(runs, "not needed", NOW)
     assert dead_letter_of(in_hand(), rules.end(told, EndAttempt("t", 1, State.FAILED), NOW)) is None
-    assert dead_letter_of(in_hand(), rules.end(runs, EndAttempt("t", 1, State.SUCCEED), NOW)) is None
+    assert dead_letter_of(in_hand(), rules.end(runs, EndAttempt("t", 1, State.SUCCEEDED), NOW)) is None
 
 
 def test_a_task_that_an_older_version_cancelled_while_it_waited_leaves_no_letter() -> None:

@@ -25,20 +25,20 @@ async def test_every_task_ends_in_an_outcome_with_its_attempts(make_fleet: MakeF
     (once,) = await fleet.send("tried", {"do": "fail once"})
     (failing,) = await fleet.send("tried", {"do": "fail"})
     given = [await fleet.give("a", "tried", {"do": do}) for do in ("this", "that", "fail once")]
-    assert {(o.state, o.attempts) for o in await fleet.until_ended(good)} == {(State.SUCCEED, 1)}
+    assert {(o.state, o.attempts) for o in await fleet.until_ended(good)} == {(State.SUCCEEDED, 1)}
     (retried,) = await fleet.until_ended([once])
-    assert (retried.state, retried.attempts, retried.value) == (State.SUCCEED, 2, {"did": "fail once"})
+    assert (retried.state, retried.attempts, retried.value) == (State.SUCCEEDED, 2, {"did": "fail once"})
     (failed,) = await fleet.until_ended([failing])
     assert (failed.state, failed.attempts) == (State.FAILED, 3)
     assert "ValueError: told to fail" in failed.detail
     assert [(o.state, o.attempts) for o in await fleet.until_ended(given)] == [
-        (State.SUCCEED, 1),
-        (State.SUCCEED, 1),
-        (State.SUCCEED, 2),
+        (State.SUCCEEDED, 1),
+        (State.SUCCEEDED, 1),
+        (State.SUCCEEDED, 2),
     ]
-    assert {fleet.outcomes[trace][0].node for trace in given[:2]} == {"a"}
+    assert {fleet.outcomes[task_id][0].node for task_id in given[:2]} == {"a"}
     await fleet.check()
-    assert {len(fleet.outcomes[trace]) for trace in given} == {1}, "none is called a duplicate"
+    assert {len(fleet.outcomes[task_id]) for task_id in given} == {1}, "none is called a duplicate"
 
 
 @pytest.mark.nightly
@@ -56,7 +56,7 @@ async def test_whatever_a_handler_does_others_go_on(
     if state is State.TIMEOUT:
         took_s = outcome.ended_at - outcome.started_at
         assert took_s >= TIMEOUT_S - 0.05
-    assert {o.state for o in await fleet.until_ended(good)} == {State.SUCCEED}
+    assert {o.state for o in await fleet.until_ended(good)} == {State.SUCCEEDED}
     await fleet.check()
 
 
@@ -81,12 +81,12 @@ async def test_a_killed_node_s_tasks_run_elsewhere(make_fleet: MakeFleet, tmp_pa
     fleet = make_fleet()
     await fleet.start("a")
     note = tmp_path / "note"
-    (trace,) = await fleet.send("long", {"do": "hang once", "note": str(note)})
+    (task_id,) = await fleet.send("long", {"do": "hang once", "note": str(note)})
     await until(note.exists, "it has begun")
     fleet.nodes["a"].signal(signal.SIGKILL)  # before its attempt, which makes no progress, is over its time
     await fleet.start("b")
-    (outcome,) = await fleet.until_ended([trace])
-    assert (outcome.state, outcome.attempts, outcome.node) == (State.SUCCEED, 2, "b")
+    (outcome,) = await fleet.until_ended([task_id])
+    assert (outcome.state, outcome.attempts, outcome.node) == (State.SUCCEEDED, 2, "b")
     assert [line.split()[1:] for line in note.read_text().splitlines()] == [["1", "1"], ["2", "2"]]
     del fleet.nodes["a"]
     await fleet.check()
@@ -102,7 +102,7 @@ async def test_what_follows_runs_though_nodes_are_killed(make_fleet: MakeFleet) 
     await fleet.start("b")
     outcomes = await fleet.until_ended(following)
     assert {(outcome.state, outcome.value) for outcome in outcomes} == {
-        (State.SUCCEED, "ALL" if trace == "after-all" else trace.upper()) for trace in following
+        (State.SUCCEEDED, "ALL" if task_id == "after-all" else task_id.upper()) for task_id in following
     }
     assert (await fleet.producer.wait("together", 30.0)).value == {"tasks": 15, "failed": 0}
     await fleet.check()
@@ -113,31 +113,31 @@ async def test_a_node_that_stood_still_too_long_says_nothing(make_fleet: MakeFle
     fleet = make_fleet(ttl_s=3.0)
     await fleet.start("a")
     note = tmp_path / "note"
-    (trace,) = await fleet.send("long", {"do": "hang once", "note": str(note)})
+    (task_id,) = await fleet.send("long", {"do": "hang once", "note": str(note)})
     await until(note.exists, "it has begun")
     fleet.nodes["a"].signal(signal.SIGSTOP)
     await fleet.start("b")
-    (outcome,) = await fleet.until_ended([trace])
-    assert (outcome.state, outcome.node) == (State.SUCCEED, "b")
+    (outcome,) = await fleet.until_ended([task_id])
+    assert (outcome.state, outcome.node) == (State.SUCCEEDED, "b")
     fleet.nodes["a"].signal(signal.SIGCONT)
     await fleet.nodes["a"].until_said("joined", times=2)
     await fleet.check()
-    assert len(fleet.outcomes[trace]) == 1
+    assert len(fleet.outcomes[task_id]) == 1
 
 
 @pytest.mark.slow
 async def test_a_drained_node_gives_back_what_waits_and_ends_what_runs(make_fleet: MakeFleet) -> None:
     fleet = make_fleet(task_slots=1)
     await fleet.start("a")
-    traces = await fleet.send("long", *({"seconds": 0.5} for _ in range(5)))
-    await fleet.until_running(traces[0])
+    task_ids = await fleet.send("long", *({"seconds": 0.5} for _ in range(5)))
+    await fleet.until_running(task_ids[0])
     fleet.nodes["a"].signal(signal.SIGTERM)
     assert await fleet.nodes["a"].ended() == 0
     (drained,) = fleet.nodes["a"].said("tasks drained")
     assert drained["left"] == 0
     await fleet.start("b")
-    outcomes = await fleet.until_ended(traces)
-    assert {outcome.state for outcome in outcomes} == {State.SUCCEED}
+    outcomes = await fleet.until_ended(task_ids)
+    assert {outcome.state for outcome in outcomes} == {State.SUCCEEDED}
     assert {outcome.attempts for outcome in outcomes} == {1}
     await fleet.check()
 
@@ -169,16 +169,16 @@ async def test_an_independent_program_sends_and_reads(make_fleet: MakeFleet) -> 
     assert theirs.state is State.FAILED
     assert "plain.Order" in theirs.detail
     ((words,),) = fleet.outcomes.values()
-    assert (words.state, words.value) == (State.SUCCEED, "PLAIN WORDS")
+    assert (words.state, words.value) == (State.SUCCEEDED, "PLAIN WORDS")
 
 
 @pytest.mark.nightly
 async def test_no_secret_in_an_error_is_kept_or_told(make_fleet: MakeFleet) -> None:
     fleet = make_fleet()
     await fleet.start("a")
-    (trace,) = await fleet.send("deed", {"do": "tell secrets"})
-    (brief,) = await fleet.until_ended([trace])
-    task = await fleet.producer.status(trace)
+    (task_id,) = await fleet.send("deed", {"do": "tell secrets"})
+    (brief,) = await fleet.until_ended([task_id])
+    task = await fleet.producer.status(task_id)
     letters = await fleet.queue("deed").dead_letters(10)
     assert "ValueError: redis://user:***@host" in brief.detail
     assert len(letters) == 1
@@ -201,11 +201,11 @@ async def test_large_bodies_and_results_pass_through_real_processes(
     fleet = make_fleet(values_url=f"file:{tmp_path}/values", max_message_bytes=200_000)
     await fleet.start("a", "b")
     texts = [letter * 1_000_000 for letter in "abc"]
-    traces = await fleet.send("text", *texts)
-    outcomes = await fleet.until_ended(traces)
+    task_ids = await fleet.send("text", *texts)
+    outcomes = await fleet.until_ended(task_ids)
     assert [(outcome.state, outcome.value) for outcome in outcomes] == [
-        (State.SUCCEED, text.upper()) for text in texts
+        (State.SUCCEEDED, text.upper()) for text in texts
     ]
-    waited = await fleet.producer.wait(traces[0], 10.0)
+    waited = await fleet.producer.wait(task_ids[0], 10.0)
     assert waited.value == "A" * 1_000_000
     await fleet.check()

@@ -10,8 +10,8 @@ from holdfast.tasks.wire import Envelope, encode_brief
 
 
 def brief(ended_at: float) -> bytes:
-    outcome = Outcome(trace_id=f"t{ended_at:g}", state=State.SUCCEED, ended_at=ended_at)
-    return encode_brief(Envelope(app="a", trace_id=outcome.trace_id, task_type="t"), outcome)
+    outcome = Outcome(task_id=f"t{ended_at:g}", state=State.SUCCEEDED, ended_at=ended_at)
+    return encode_brief(Envelope(app="a", task_id=outcome.task_id, task_type="t"), outcome)
 
 
 async def left_of(bodies: list[bytes], before: float, max_batch: int = 10) -> tuple[int, list[bytes]]:

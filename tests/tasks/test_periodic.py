@@ -149,7 +149,7 @@ async def test_orders_learn_their_time_in_their_zone_and_may_be_many() -> None:
         told.append(when)
         return [
             Order(task_type=TYPE, body={"customer": "a"}),
-            Order(task_type=TYPE, trace_id=f"b-{when:%Y-%m-%d}"),
+            Order(task_type=TYPE, task_id=f"b-{when:%Y-%m-%d}"),
             Order(task_type=TYPE, dedupe=f"c-{when:%Y-%m-%d}"),
         ]
 
@@ -260,14 +260,14 @@ async def test_orders_that_fail_are_asked_for_again_within_their_window(failures
     other = Periodic(name="other", cron="0 * * * *", orders=lambda when: [Order(task_type=TYPE)])
     async with rig.scheduling(periodic(orders=orders, window_s=HOUR_S), other):
         await rig.until(at(2026, 1, 10, 5))
-        assert [trace for trace in rig.sent if trace.startswith("nightly")] == (
+        assert [task_id for task_id in rig.sent if task_id.startswith("nightly")] == (
             stamped(at(2026, 1, 10, 2, 30)) * sent
         )
     assert max(asked) - at(2026, 1, 10, 2, 30).timestamp() <= HOUR_S
     assert len(asked) == (failures + 1 if sent else HOUR_S // 30)
     errors = [fields["error"] for _, event, fields in rig.log.entries if event == "could not fire"]
     assert all(f"({__file__}:" in error for error in errors), "each says where it was raised"
-    assert sum(trace.startswith("other") for trace in rig.sent) == 4, "others are fired meanwhile"
+    assert sum(task_id.startswith("other") for task_id in rig.sent) == 4, "others are fired meanwhile"
 
 
 @pytest.mark.slow

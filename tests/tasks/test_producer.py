@@ -67,25 +67,25 @@ class Rig:
         return self.queue(task_queue(APP, TYPE))
 
     async def received(self) -> list[str]:
-        """The trace ids of the tasks that wait, as they are received."""
-        known, traces = Envelope(app=APP, trace_id="", task_type=TYPE), []
+        """The task ids of the tasks that wait, as they are received."""
+        known, task_ids = Envelope(app=APP, task_id="", task_type=TYPE), []
         while some := await self.tasks.receive(1, 0.0, 60.0, "node"):
-            traces += [decode_task(delivery.body, known).envelope.trace_id for delivery in some]
-        return traces
+            task_ids += [decode_task(delivery.body, known).envelope.task_id for delivery in some]
+        return task_ids
 
-    async def start(self, trace: str) -> int:
-        (task,) = await self.store.start([StartAttempt(trace, TYPE, "m", "n", 3, 30.0)])
+    async def start(self, task_id: str) -> int:
+        (task,) = await self.store.start([StartAttempt(task_id, TYPE, "m", "n", 3, 30.0)])
         return task.epoch
 
-    async def end(self, trace: str, state: State = State.SUCCEED) -> None:
-        epoch = await self.start(trace)
-        (task,) = await self.store.end([EndAttempt(trace, epoch, state, b'"done"')])
+    async def end(self, task_id: str, state: State = State.SUCCEEDED) -> None:
+        epoch = await self.start(task_id)
+        (task,) = await self.store.end([EndAttempt(task_id, epoch, state, b'"done"')])
         await self.queue(brief_queue(APP)).send([Outgoing(brief_of(task))])
 
 
 def brief_of(task: object) -> bytes:
     outcome = outcome_of(APP, task)  # type: ignore[arg-type]
-    return encode_brief(Envelope(app=APP, trace_id=outcome.trace_id, task_type=TYPE), outcome)
+    return encode_brief(Envelope(app=APP, task_id=outcome.task_id, task_type=TYPE), outcome)
 
 
 @pytest.fixture
@@ -98,19 +98,19 @@ async def sent(rig: Rig) -> list[bytes]:
 
 
 async def test_a_task_is_noted_and_lies_in_its_queue(rig: Rig) -> None:
-    (trace,) = await rig.producer.send([ORDER])
-    status = await rig.producer.status(trace)
+    (task_id,) = await rig.producer.send([ORDER])
+    status = await rig.producer.status(task_id)
     assert status is not None
     assert (status.state, status.type) == (State.QUEUED, TYPE)
     (body,) = await sent(rig)
-    message = decode_task(body, Envelope(app=APP, trace_id="", task_type=""))
-    assert (message.envelope.trace_id, json.loads(message.body.data)) == (trace, {"rows": 3})
-    assert plain().TaskMessage.FromString(base64.b64decode(body)).Envelop.TraceID == trace
+    message = decode_task(body, Envelope(app=APP, task_id="", task_type=""))
+    assert (message.envelope.task_id, json.loads(message.body.data)) == (task_id, {"rows": 3})
+    assert plain().TaskMessage.FromString(base64.b64decode(body)).Envelop.TraceID == task_id
 
 
 async def test_many_tasks_go_in_few_calls_and_keep_their_order(rig: Rig) -> None:
-    traces = await rig.producer.send([ORDER] * 25)
-    assert len(set(traces)) == 25
+    task_ids = await rig.producer.send([ORDER] * 25)
+    assert len(set(task_ids)) == 25
     assert len(await sent(rig)) == 25
 
 
@@ -123,7 +123,7 @@ async def test_a_dedupe_key_stands_for_one_task(rig: Rig) -> None:
 
 
 async def test_a_task_whose_sending_was_cut_short_is_sent_again(rig: Rig) -> None:
-    order = Order(task_type=TYPE, trace_id="t")
+    order = Order(task_type=TYPE, task_id="t")
     await rig.producer.send([order])
     rig.tasks.messages.clear()
     await rig.producer.send([order])
@@ -133,8 +133,8 @@ async def test_a_task_whose_sending_was_cut_short_is_sent_again(rig: Rig) -> Non
 @pytest.mark.parametrize(
     "order, field",
     [
-        (Order(task_type=TYPE, trace_id="a\nb"), "trace_id"),
-        (Order(task_type=TYPE, trace_id="x" * 600), "trace_id"),
+        (Order(task_type=TYPE, task_id="a\nb"), "task_id"),
+        (Order(task_type=TYPE, task_id="x" * 600), "task_id"),
         (Order(task_type=TYPE, body={1, object()}), "body"),
         (Order(task_type=TYPE, body=b"\xff"), "body"),
     ],
@@ -146,46 +146,46 @@ async def test_what_can_not_be_sent_is_refused_before_anything_is(rig: Rig, orde
 
 
 async def test_waiting_for_a_task_returns_its_outcome(rig: Rig) -> None:
-    (trace,) = await rig.producer.send([ORDER])
-    waiting = asyncio.ensure_future(rig.producer.wait(trace, 60))
+    (task_id,) = await rig.producer.send([ORDER])
+    waiting = asyncio.ensure_future(rig.producer.wait(task_id, 60))
     await rig.clock.sleep(3)
-    await rig.end(trace)
+    await rig.end(task_id)
     outcome = await waiting
     assert (outcome.ok, outcome.value, outcome.attempts) == (True, "done", 1)
 
 
 async def test_waiting_for_a_task_ends_after_its_timeout(rig: Rig) -> None:
-    (trace,) = await rig.producer.send([ORDER])
+    (task_id,) = await rig.producer.send([ORDER])
     with pytest.raises(TimeoutError, match="queued"):
-        await rig.producer.wait(trace, 1)
+        await rig.producer.wait(task_id, 1)
     with pytest.raises(OperationRefused, match="nobody"):
         await rig.producer.wait("nobody")
 
 
 async def test_an_acknowledged_brief_does_not_come_again(rig: Rig) -> None:
-    for trace in await rig.producer.send([ORDER] * 3):
-        await rig.end(trace)
+    for task_id in await rig.producer.send([ORDER] * 3):
+        await rig.end(task_id)
     seen = [brief async for brief in rig.producer.briefs(follow=False)]
-    assert [brief.outcome.state for brief in seen] == [State.SUCCEED] * 3
+    assert [brief.outcome.state for brief in seen] == [State.SUCCEEDED] * 3
     await rig.clock.sleep(100)
     again: list[str] = []
     briefs = rig.producer.briefs()
     async for brief in briefs:
         brief.ack()
-        again.append(brief.outcome.trace_id)
+        again.append(brief.outcome.task_id)
         if len(again) == 3:
             break
     await briefs.aclose()
-    assert sorted(again) == sorted(brief.outcome.trace_id for brief in seen)
+    assert sorted(again) == sorted(brief.outcome.task_id for brief in seen)
     assert not rig.queue(brief_queue(APP)).messages
 
 
 async def test_what_is_no_brief_is_set_aside_and_stops_nobody(rig: Rig) -> None:
     queue = rig.queue(brief_queue(APP))
     await queue.send([Outgoing(b"junk")])
-    (trace,) = await rig.producer.send([ORDER])
-    await rig.end(trace)
-    assert [brief.outcome.trace_id async for brief in rig.producer.briefs(follow=False)] == [trace]
+    (task_id,) = await rig.producer.send([ORDER])
+    await rig.end(task_id)
+    assert [brief.outcome.task_id async for brief in rig.producer.briefs(follow=False)] == [task_id]
     assert [letter.body for letter in queue.letters.values()] == [b"junk"]
 
 
@@ -194,8 +194,8 @@ async def test_a_brief_that_can_t_be_set_aside_now_ends_no_reader_and_comes_agai
 ) -> None:
     queue = rig.queue(brief_queue(APP))
     await queue.send([Outgoing(b"junk")])
-    (trace,) = await rig.producer.send([ORDER])
-    await rig.end(trace)
+    (task_id,) = await rig.producer.send([ORDER])
+    await rig.end(task_id)
     bury, errors = queue.bury, [Unavailable("away")]
 
     async def fail(letters: Sequence[DeadLetter]) -> None:
@@ -207,7 +207,7 @@ async def test_a_brief_that_can_t_be_set_aside_now_ends_no_reader_and_comes_agai
     briefs = rig.producer.briefs()
     brief = await anext(briefs)
     brief.ack()
-    assert brief.outcome.trace_id == trace
+    assert brief.outcome.task_id == task_id
     waiting = asyncio.ensure_future(anext(briefs))
     while not queue.letters:
         await rig.clock.sleep(1.0)
@@ -235,14 +235,14 @@ async def test_a_brief_whose_letter_is_too_large_is_set_aside_without_its_body(
 
 
 async def test_a_redriven_task_has_all_its_tries_again(rig: Rig) -> None:
-    (trace,) = await rig.producer.send([ORDER])
-    await rig.end(trace, State.FAILED)
-    letter = DeadLetter(id="l", body=b"{}", reason="failed", key=trace)
+    (task_id,) = await rig.producer.send([ORDER])
+    await rig.end(task_id, State.FAILED)
+    letter = DeadLetter(id="l", body=b"{}", reason="failed", key=task_id)
     await rig.tasks.bury([letter])
-    standing = await rig.producer.status(trace)
+    standing = await rig.producer.status(task_id)
     assert standing is not None
     await rig.producer.retry(standing)
-    status = await rig.producer.status(trace)
+    status = await rig.producer.status(task_id)
     assert status is not None
     assert (status.state, status.attempts) == (State.QUEUED, 0)
     assert not rig.tasks.letters
@@ -251,11 +251,11 @@ async def test_a_redriven_task_has_all_its_tries_again(rig: Rig) -> None:
 
 
 async def test_a_letter_that_is_no_longer_there_queues_no_task(rig: Rig) -> None:
-    (trace,) = await rig.producer.send([ORDER])
-    await rig.end(trace, State.FAILED)
-    purged = DeadLetter(id="l", body=b"{}", reason="failed", key=trace)
+    (task_id,) = await rig.producer.send([ORDER])
+    await rig.end(task_id, State.FAILED)
+    purged = DeadLetter(id="l", body=b"{}", reason="failed", key=task_id)
     assert await rig.producer.redrive(TYPE, [purged]) == 0
-    task = await rig.producer.status(trace)
+    task = await rig.producer.status(task_id)
     assert task is not None
     assert task.state is State.FAILED
 
@@ -264,9 +264,9 @@ async def test_a_letter_that_its_queue_refuses_leaves_its_task_failed(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused, fine = await rig.producer.send([ORDER] * 2)
-    for trace in (refused, fine):
-        await rig.end(trace, State.FAILED)
-        await rig.tasks.bury([DeadLetter(id=trace, body=b"{}", reason="failed", key=trace)])
+    for task_id in (refused, fine):
+        await rig.end(task_id, State.FAILED)
+        await rig.tasks.bury([DeadLetter(id=task_id, body=b"{}", reason="failed", key=task_id)])
     redrive = rig.tasks.redrive
 
     async def refuse(ids: Sequence[str]) -> int:
@@ -276,31 +276,35 @@ async def test_a_letter_that_its_queue_refuses_leaves_its_task_failed(
 
     monkeypatch.setattr(rig.tasks, "redrive", refuse)
     assert await rig.producer.redrive(TYPE, list(rig.tasks.letters.values())) == 1
-    standing = [await rig.producer.status(trace) for trace in (refused, fine)]
+    standing = [await rig.producer.status(task_id) for task_id in (refused, fine)]
     assert [task.state for task in standing if task is not None] == [State.FAILED, State.QUEUED]
 
 
 async def test_letters_that_were_kept_elsewhere_are_sent_again(rig: Rig) -> None:
-    traces = await rig.producer.send([ORDER] * 4)
-    lying, gone, succeeded, waiting = traces
-    for trace in (lying, gone):
-        await rig.end(trace, State.FAILED)
+    task_ids = await rig.producer.send([ORDER] * 4)
+    lying, gone, succeeded, waiting = task_ids
+    for task_id in (lying, gone):
+        await rig.end(task_id, State.FAILED)
     await rig.end(succeeded)
     for message in await rig.tasks.receive(10, 0.0, 30.0, "m"):
         await rig.tasks.delete([message.receipt])
-    kept = [DeadLetter(id=trace, body=b"{}", reason="failed", key=trace) for trace in [*traces, "unheard"]]
+    kept = [
+        DeadLetter(id=task_id, body=b"{}", reason="failed", key=task_id) for task_id in [*task_ids, "unheard"]
+    ]
     await rig.tasks.bury([kept[0]])
     unread = DeadLetter(id="odd", body=b"{ no json", reason="malformed")
     assert await rig.producer.redrive_kept(TYPE, [*kept, unread]) == (4, 2)
     assert not rig.tasks.letters
     messages = await rig.tasks.receive(10, 0.0, 30.0, "m")
     assert sorted(message.body for message in messages) == [b"{ no json", b"{}", b"{}", b"{}"]
-    standing = [await rig.producer.status(trace) for trace in (lying, gone, succeeded, waiting, "unheard")]
+    standing = [
+        await rig.producer.status(task_id) for task_id in (lying, gone, succeeded, waiting, "unheard")
+    ]
     again = (State.QUEUED, 0)
     assert [(task.state, task.attempts) for task in standing if task is not None] == [
         again,
         again,
-        (State.SUCCEED, 1),
+        (State.SUCCEEDED, 1),
         again,
         again,
     ]
@@ -310,13 +314,15 @@ async def test_letters_that_were_kept_elsewhere_are_sent_again(rig: Rig) -> None
 async def test_letters_that_were_kept_elsewhere_are_sent_again_though_it_failed_before(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, error: HoldfastError
 ) -> None:
-    traces = await rig.producer.send([ORDER] * 2)
-    for trace in traces:
-        await rig.end(trace, State.FAILED)
+    task_ids = await rig.producer.send([ORDER] * 2)
+    for task_id in task_ids:
+        await rig.end(task_id, State.FAILED)
     for message in await rig.tasks.receive(10, 0.0, 30.0, "m"):
         await rig.tasks.delete([message.receipt])
-    kept = [DeadLetter(id=trace, body=b"{}", reason="failed", key=trace) for trace in [*traces, "unheard"]]
-    send, refused = rig.tasks.send, {traces[0], "unheard"}
+    kept = [
+        DeadLetter(id=task_id, body=b"{}", reason="failed", key=task_id) for task_id in [*task_ids, "unheard"]
+    ]
+    send, refused = rig.tasks.send, {task_ids[0], "unheard"}
 
     async def fail(messages: Sequence[Outgoing]) -> None:
         if refused & {message.key for message in messages}:
@@ -334,15 +340,15 @@ async def test_letters_that_were_kept_elsewhere_are_sent_again_though_it_failed_
     refused.clear()
     assert await rig.producer.redrive_kept(TYPE, kept) == ((3, 0) if stops else (2, 1))
     sent = {message.attributes.get("id") or message.key for message in rig.tasks.messages.values()}
-    assert sent == {*traces, "unheard"}
+    assert sent == {*task_ids, "unheard"}
 
 
 async def test_who_follows_briefs_rides_out_a_queue_that_is_away(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = rig.queue(brief_queue(APP))
-    (trace,) = await rig.producer.send([ORDER])
-    await rig.end(trace)
+    (task_id,) = await rig.producer.send([ORDER])
+    await rig.end(task_id)
     receive, left = queue.receive, [10]
 
     async def fail(*args: Any) -> Any:
@@ -355,21 +361,21 @@ async def test_who_follows_briefs_rides_out_a_queue_that_is_away(
     with pytest.raises(Unavailable):
         await anext(rig.producer.briefs(follow=False))
     briefs = rig.producer.briefs()
-    assert (await anext(briefs)).outcome.trace_id == trace
+    assert (await anext(briefs)).outcome.task_id == task_id
     await briefs.aclose()
 
 
 async def test_who_reads_briefs_of_a_closed_producer_hears_no_more(rig: Rig) -> None:
-    (trace,) = await rig.producer.send([ORDER])
-    await rig.end(trace)
+    (task_id,) = await rig.producer.send([ORDER])
+    await rig.end(task_id)
     heard = []
     async for brief in rig.producer.briefs():
-        heard.append(brief.outcome.trace_id)
+        heard.append(brief.outcome.task_id)
         await rig.producer.close()
-    assert heard == [trace]
+    assert heard == [task_id]
 
 
-@pytest.mark.parametrize("field", ["task_type", "trace_id", "group", "dedupe"])
+@pytest.mark.parametrize("field", ["task_type", "task_id", "group", "dedupe"])
 def test_an_order_with_text_that_utf_8_can_not_carry_is_refused(field: str) -> None:
     options: dict[str, Any] = {"task_type": TYPE, field: "\ud800"}
     with pytest.raises(InvalidMessage, match=f"field '{field}' holds text that UTF-8 can't carry"):
@@ -377,30 +383,30 @@ def test_an_order_with_text_that_utf_8_can_not_carry_is_refused(field: str) -> N
 
 
 async def test_what_names_a_task_or_says_why_it_is_cancelled_is_a_text_that_utf_8_carries(rig: Rig) -> None:
-    [trace] = await rig.producer.send([ORDER])
+    [task_id] = await rig.producer.send([ORDER])
     for wrong, says in (("\ud800", "UTF-8 can't carry"), (5, "is 5; it must be a text")):
         reason: Any = wrong
         with pytest.raises(InvalidMessage, match=f"field 'reason' .*{says}"):
-            await rig.producer.cancel(trace, reason)
+            await rig.producer.cancel(task_id, reason)
         for ask in (rig.producer.status, rig.producer.wait):
-            with pytest.raises(InvalidMessage, match=f"field 'trace_id' .*{says}"):
+            with pytest.raises(InvalidMessage, match=f"field 'task_id' .*{says}"):
                 await ask(reason)
-    standing = await rig.producer.status(trace)
+    standing = await rig.producer.status(task_id)
     assert standing is not None
     assert not standing.ended
 
 
 async def test_a_running_task_that_is_cancelled_without_a_reason_hears_that_it_is(rig: Rig) -> None:
-    [trace] = await rig.producer.send([ORDER])
-    await rig.store.start([StartAttempt(trace, TYPE, "m", "n", 1, 60.0)])
-    task = await rig.producer.cancel(trace, "")
+    [task_id] = await rig.producer.send([ORDER])
+    await rig.store.start([StartAttempt(task_id, TYPE, "m", "n", 1, 60.0)])
+    task = await rig.producer.cancel(task_id, "")
     assert task is not None
     assert task.cancel == "without a reason"
 
 
 async def test_a_batch_whose_sender_has_gone_ends_when_it_is_cancelled(rig: Rig) -> None:
     """Of its three tasks one has ended, one waits, and one was never sent."""
-    batch = await rig.producer.send_batch([ORDER], on_failure=Order(task_type=TYPE, trace_id="after"))
+    batch = await rig.producer.send_batch([ORDER], on_failure=Order(task_type=TYPE, task_id="after"))
     record = await rig.producer.status(batch)
     assert record is not None
     await rig.store.count([CountMember("b", 3, 0, follow_ups=record.follow_ups)])
@@ -414,7 +420,7 @@ async def test_a_batch_whose_sender_has_gone_ends_when_it_is_cancelled(rig: Rig)
 
 
 async def test_a_batch_of_which_nothing_was_sent_ends_when_it_is_cancelled(rig: Rig) -> None:
-    sent_one = await rig.producer.send_batch([ORDER], on_failure=Order(task_type=TYPE, trace_id="after"))
+    sent_one = await rig.producer.send_batch([ORDER], on_failure=Order(task_type=TYPE, task_id="after"))
     record = await rig.producer.status(sent_one)
     assert record is not None
     await rig.store.count([CountMember("b", 2, follow_ups=record.follow_ups)])
@@ -438,7 +444,7 @@ async def test_a_batch_that_is_cancelled_while_it_is_sent_has_no_task_that_waits
         return await queue(tasks)
 
     rig.store.queue = slow  # type: ignore[method-assign]
-    sending = asyncio.ensure_future(rig.producer.send_batch([ORDER, ORDER], trace_id="b"))
+    sending = asyncio.ensure_future(rig.producer.send_batch([ORDER, ORDER], task_id="b"))
     await counted.wait()
     await rig.producer.cancel("b", "not needed")
     await sending
@@ -447,8 +453,8 @@ async def test_a_batch_that_is_cancelled_while_it_is_sent_has_no_task_that_waits
 
 
 async def test_a_waiting_task_is_cancelled_at_once(rig: Rig) -> None:
-    (trace,) = await rig.producer.send([ORDER])
-    task = await rig.producer.cancel(trace, "ordered twice")
+    (task_id,) = await rig.producer.send([ORDER])
+    task = await rig.producer.cancel(task_id, "ordered twice")
     assert task is not None
     assert (task.state, task.detail) == (State.FAILED, "cancelled: ordered twice")
 
@@ -470,10 +476,10 @@ async def test_a_waiting_task_is_cancelled_at_once(rig: Rig) -> None:
         ({"then": [ORDER] * 17}, InvalidMessage, "'then' has 17 tasks; it may have 16"),
         ({"then": functools.reduce(followed_by, [ORDER] * 17)}, InvalidMessage, "more than 16 tasks follow"),
         ({"then": Order(task_type=TYPE, body="x" * 150_000)}, TooLarge, "a follow-up with an outcome"),
-        ({"then": Order(task_type=TYPE, trace_id="a\x07b")}, InvalidMessage, "trace_id"),
+        ({"then": Order(task_type=TYPE, task_id="a\x07b")}, InvalidMessage, "task_id"),
         ({"then": Order(task_type=TYPE, body=float("nan"))}, InvalidMessage, "body"),
         ({"group": "g" * 600}, InvalidMessage, "group"),
-        ({"trace_id": "a\x07b"}, InvalidMessage, "trace_id"),
+        ({"task_id": "a\x07b"}, InvalidMessage, "task_id"),
     ],
 )
 async def test_what_can_t_be_sent_leaves_no_trace(
@@ -486,10 +492,10 @@ async def test_what_can_t_be_sent_leaves_no_trace(
 
 
 async def test_a_task_given_to_a_node_does_not_run_again_once_it_has_succeeded(rig: Rig) -> None:
-    await rig.end("t", State.SUCCEED)
+    await rig.end("t", State.SUCCEEDED)
     before = await rig.store.get("t")
     assert before is not None
-    assert await rig.producer.send_stand_in(Order(task_type=TYPE, trace_id="t", body=8), 0.0) is None
+    assert await rig.producer.send_stand_in(Order(task_type=TYPE, task_id="t", body=8), 0.0) is None
     assert await rig.store.get("t") == before
     assert not rig.tasks.messages
     with pytest.raises(OperationRefused, match="'t' has succeeded; only one that failed is run anew"):
@@ -497,7 +503,7 @@ async def test_a_task_given_to_a_node_does_not_run_again_once_it_has_succeeded(r
 
 
 async def test_a_batch_is_not_retried_but_tells_which_of_its_tasks_failed(rig: Rig) -> None:
-    batch = await rig.producer.send_batch([ORDER] * 14, trace_id="b")
+    batch = await rig.producer.send_batch([ORDER] * 14, task_id="b")
     standing = await rig.producer.status(batch)
     assert standing is not None
     with pytest.raises(OperationRefused, match="'b' is a batch; none of its tasks has failed"):
@@ -513,32 +519,32 @@ async def test_a_batch_is_not_retried_but_tells_which_of_its_tasks_failed(rig: R
 async def test_a_task_given_to_a_node_runs_unless_it_has_succeeded(rig: Rig, state: State | None) -> None:
     if state is not None:
         await rig.end("t", state)
-    given = await rig.producer.send_stand_in(Order(task_type=TYPE, trace_id="t", body=8), 0.0)
+    given = await rig.producer.send_stand_in(Order(task_type=TYPE, task_id="t", body=8), 0.0)
     assert given is not None
     (message,) = rig.tasks.messages.values()
     assert (message.body, given.key) == (given.body, "t")
-    assert decode_task(message.body, Envelope(app=APP, trace_id="-", task_type=TYPE)).body.data == b"8"
+    assert decode_task(message.body, Envelope(app=APP, task_id="-", task_type=TYPE)).body.data == b"8"
     (task,) = await rig.store.start([StartAttempt("t", TYPE, "m", "n", 3, 30.0)])
     assert (task.state, task.attempts) == (State.RUNNING, 1)
 
 
 @pytest.mark.parametrize("result", [b"[" * 900 + b"]" * 900, b"{", b"\xff"])
 def test_a_result_that_can_t_be_read_is_told_as_text(result: bytes) -> None:
-    outcome = outcome_of(APP, Task("t", TYPE, State.SUCCEED, result=result))
+    outcome = outcome_of(APP, Task("t", TYPE, State.SUCCEEDED, result=result))
     assert outcome.value == result.decode(errors="replace")
-    envelope = Envelope(app=APP, trace_id="t", task_type=TYPE)
+    envelope = Envelope(app=APP, task_id="t", task_type=TYPE)
     assert decode_brief(encode_brief(envelope, outcome)).value == outcome.value
 
 
 async def test_briefs_that_nobody_looked_at_are_there_for_others_at_once(rig: Rig) -> None:
-    for trace in ("a", "b", "c"):
-        await rig.end(trace)
+    for task_id in ("a", "b", "c"):
+        await rig.end(task_id)
     briefs = rig.producer.briefs()
     first = await anext(briefs)
     first.ack()
     await rig.producer.close()  # in the midst of it
-    others = [brief.outcome.trace_id async for brief in rig.producer.briefs(follow=False)]
-    assert sorted([first.outcome.trace_id, *others]) == ["a", "b", "c"]
+    others = [brief.outcome.task_id async for brief in rig.producer.briefs(follow=False)]
+    assert sorted([first.outcome.task_id, *others]) == ["a", "b", "c"]
     await briefs.aclose()
 
 
@@ -583,17 +589,17 @@ async def test_types_of_follow_ups_that_no_node_runs_are_told_of() -> None:
 async def test_what_follows_can_be_waited_for_before_it_is_sent(rig: Rig) -> None:
     async def follow() -> None:
         await rig.clock.sleep(5.0)
-        task = SentTask(Envelope(app=APP, trace_id="f", task_type=TYPE), body_of({}))
+        task = SentTask(Envelope(app=APP, task_id="f", task_type=TYPE), body_of({}))
         await rig.producer.hand_over([DueFollowUp(task)])
         epoch = await rig.start("f")
-        await rig.store.end([EndAttempt("f", epoch, State.SUCCEED, b'"closed"')])
+        await rig.store.end([EndAttempt("f", epoch, State.SUCCEEDED, b'"closed"')])
 
     outcome, _ = await asyncio.gather(rig.producer.wait("f", 60.0), follow())
     assert outcome.value == "closed"
 
 
 async def test_a_follow_up_is_known_by_its_id_when_it_is_sent_again(rig: Rig) -> None:
-    task = SentTask(Envelope(app=APP, trace_id="f", task_type=TYPE), body_of({}))
+    task = SentTask(Envelope(app=APP, task_id="f", task_type=TYPE), body_of({}))
     for _ in range(2):
         await rig.producer.hand_over([DueFollowUp(task)])
     assert len(await sent(rig)) == 2, "the first may not have come to its queue"
@@ -604,10 +610,10 @@ async def test_a_follow_up_is_known_by_its_id_when_it_is_sent_again(rig: Rig) ->
 
 async def test_the_tasks_of_a_batch_are_known_by_it(rig: Rig) -> None:
     batch = await rig.producer.send_batch([ORDER, ORDER], then=ORDER, dedupe="monday")
-    default = Envelope(app=APP, trace_id="", task_type="")
+    default = Envelope(app=APP, task_id="", task_type="")
     tasks = [decode_task(body, default) for body in await sent(rig)]
-    assert [task.envelope.trace_id for task in tasks] == [f"{batch}-0", f"{batch}-1"]
-    places = [(task.batch.trace, task.batch.place, task.batch.size) for task in tasks if task.batch]
+    assert [task.envelope.task_id for task in tasks] == [f"{batch}-0", f"{batch}-1"]
+    places = [(task.batch.task_id, task.batch.place, task.batch.size) for task in tasks if task.batch]
     assert places == [(batch, 0, 2), (batch, 1, 2)]
     record = await rig.producer.status(batch)
     assert record is not None
@@ -615,12 +621,12 @@ async def test_the_tasks_of_a_batch_are_known_by_it(rig: Rig) -> None:
 
 
 async def test_a_batch_that_is_sent_again_is_the_same(rig: Rig) -> None:
-    batch = await rig.producer.send_batch([ORDER, ORDER], trace_id="b")
+    batch = await rig.producer.send_batch([ORDER, ORDER], task_id="b")
     await rig.start("b-0")
-    assert await rig.producer.send_batch([ORDER, ORDER], trace_id="b") == batch
+    assert await rig.producer.send_batch([ORDER, ORDER], task_id="b") == batch
     assert len(await sent(rig)) == 3, "the first has begun; whether the other's message came isn't known"
     await rig.store.count([CountMember("b", 2, place) for place in (0, 1)])
-    await rig.producer.send_batch([ORDER, ORDER], trace_id="b")
+    await rig.producer.send_batch([ORDER, ORDER], task_id="b")
     assert len(await sent(rig)) == 3
     assert (await rig.producer.wait("b")).value == {"tasks": 2, "failed": 0}
 
@@ -630,9 +636,9 @@ async def test_a_batch_that_is_sent_again_is_the_same(rig: Rig) -> None:
     [
         ([], {}, "1 to 10000 tasks; this one has 0"),
         ([ORDER] * 10_001, {}, "this one has 10001"),
-        ([ORDER, Order(task_type=TYPE, trace_id="t")], {}, "no trace_id or dedupe"),
-        ([ORDER, Order(task_type=TYPE, dedupe="t")], {}, "no trace_id or dedupe"),
-        ([ORDER], {"trace_id": "x" * 511}, "trace_id"),
+        ([ORDER, Order(task_type=TYPE, task_id="t")], {}, "no task_id or dedupe"),
+        ([ORDER, Order(task_type=TYPE, dedupe="t")], {}, "no task_id or dedupe"),
+        ([ORDER], {"task_id": "x" * 511}, "task_id"),
         ([ORDER], {"then": "mail"}, "field 'then' is a str"),
     ],
 )
@@ -647,7 +653,7 @@ async def test_a_batch_that_can_t_be_sent_leaves_no_trace(
 
 async def test_a_task_with_a_priority_is_received_before_all_that_wait(rig: Rig) -> None:
     orders = [
-        msgspec.structs.replace(ORDER, trace_id=name, priority=priority)
+        msgspec.structs.replace(ORDER, task_id=name, priority=priority)
         for name, priority in {"a": 0, "b": -1, "c": 9, "d": 1, "e": 9}.items()
     ]
     await rig.producer.send(orders)

@@ -226,9 +226,9 @@ def test_a_declared_rate_holds_and_delays_no_other_type() -> None:
     with node_for_tests(app) as node:
         ticks = [tick.send(n) for n in range(6)]
         assert node.outcome(free.send(7)).value == 7
-        outcomes = [node.outcome(trace) for trace in ticks]
+        outcomes = [node.outcome(task_id) for task_id in ticks]
     began = sorted(outcome.started_at for outcome in outcomes)
-    assert {outcome.state for outcome in outcomes} == {State.SUCCEED}
+    assert {outcome.state for outcome in outcomes} == {State.SUCCEEDED}
     assert began[-1] - began[0] >= (len(began) - 2 - 2 * WINDOW_S * 2.0) / 2.0
     assert most_in(began, 0.9) <= 2.0 * (0.9 + 2 * WINDOW_S)
 

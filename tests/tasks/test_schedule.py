@@ -198,7 +198,7 @@ async def test_an_entry_over_the_limit_of_a_schedule_is_refused(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    "field,value", [("trace_id", "t"), ("dedupe", "d"), ("delay_s", 1.0), ("then", Order(task_type=TYPE))]
+    "field,value", [("task_id", "t"), ("dedupe", "d"), ("delay_s", 1.0), ("then", Order(task_type=TYPE))]
 )
 def test_a_task_in_a_schedule_has_no_options_that_it_can_not_keep(field: str, value: Any) -> None:
     order = Order(task_type=TYPE, **{field: value})

@@ -70,9 +70,9 @@ async def ends_as_it_should(fleet: Fleet) -> None:
     good = await fleet.send("deed", *({"do": f"thing {n}"} for n in range(25)))
     (once,) = await fleet.send("tried", {"do": "fail once"})
     (failing,) = await fleet.send("tried", {"do": "fail"})
-    assert {(o.state, o.attempts) for o in await fleet.until_ended(good)} == {(State.SUCCEED, 1)}
+    assert {(o.state, o.attempts) for o in await fleet.until_ended(good)} == {(State.SUCCEEDED, 1)}
     (retried,) = await fleet.until_ended([once])
-    assert (retried.state, retried.attempts, retried.value) == (State.SUCCEED, 2, {"did": "fail once"})
+    assert (retried.state, retried.attempts, retried.value) == (State.SUCCEEDED, 2, {"did": "fail once"})
     (failed,) = await fleet.until_ended([failing])
     assert (failed.state, failed.attempts) == (State.FAILED, 3)
     assert "ValueError: told to fail" in failed.detail
@@ -87,12 +87,12 @@ async def test_tasks_end_in_outcomes_and_a_node_drains(
     await fleet.start("a", "b")
     await ends_as_it_should(fleet)
     async with AsyncClient(APP, registry_url=keeping.url) as client:
-        trace = await client.send("text", "told the registry alone")
-        assert (await client.wait(trace)).value == "TOLD THE REGISTRY ALONE"
-    traces = await fleet.send("long", *({"seconds": 0.5} for _ in range(9)))
+        task_id = await client.send("text", "told the registry alone")
+        assert (await client.wait(task_id)).value == "TOLD THE REGISTRY ALONE"
+    task_ids = await fleet.send("long", *({"seconds": 0.5} for _ in range(9)))
 
     async def some_have_begun() -> bool:
-        standing = [await fleet.producer.status(trace) for trace in traces]
+        standing = [await fleet.producer.status(task_id) for task_id in task_ids]
         return any(task is not None and task.state is not State.QUEUED for task in standing)
 
     await until(some_have_begun, "some have begun")
@@ -100,8 +100,8 @@ async def test_tasks_end_in_outcomes_and_a_node_drains(
     assert await fleet.nodes["a"].ended() == 0
     (drained,) = fleet.nodes["a"].said("tasks drained")
     assert drained["left"] == 0
-    outcomes = await fleet.until_ended(traces)
-    assert {(outcome.state, outcome.attempts) for outcome in outcomes} == {(State.SUCCEED, 1)}
+    outcomes = await fleet.until_ended(task_ids)
+    assert {(outcome.state, outcome.attempts) for outcome in outcomes} == {(State.SUCCEEDED, 1)}
     await fleet.check()
 
 
@@ -112,7 +112,7 @@ async def test_what_follows_upon_tasks_runs_on_every_service(
     fleet = await on_services(fauxqs_server)
     await fleet.start("a", "b")
     following = await fleet.send_followed(5)
-    assert {outcome.state for outcome in await fleet.until_ended(following)} == {State.SUCCEED}
+    assert {outcome.state for outcome in await fleet.until_ended(following)} == {State.SUCCEEDED}
     assert (await fleet.producer.wait("together", 30.0)).value == {"tasks": 5, "failed": 0}
     await fleet.check()
 
@@ -128,7 +128,7 @@ async def test_whatever_handlers_do_others_go_on(
     for (_, state, said), outcome in zip(ENDS, await fleet.until_ended(bad), strict=True):
         assert (outcome.state, outcome.attempts) == (state, 1)
         assert said in outcome.detail
-    assert {outcome.state for outcome in await fleet.until_ended(good)} == {State.SUCCEED}
+    assert {outcome.state for outcome in await fleet.until_ended(good)} == {State.SUCCEEDED}
     await fleet.check()
 
 
@@ -146,12 +146,12 @@ async def test_a_killed_node_s_tasks_run_once_they_show_again(
     fleet = await on_services(fauxqs_server)
     await fleet.start("a")
     note = tmp_path / "note"
-    (trace,) = await fleet.send("long", {"seconds": 1.5, "note": str(note)})
+    (task_id,) = await fleet.send("long", {"seconds": 1.5, "note": str(note)})
     await until(note.exists, "it has begun")
     fleet.nodes.pop("a").signal(signal.SIGKILL)
     await fleet.start("b")
-    (outcome,) = await fleet.until_ended([trace])
-    assert (outcome.state, outcome.attempts, outcome.node) == (State.SUCCEED, 2, "b")
+    (outcome,) = await fleet.until_ended([task_id])
+    assert (outcome.state, outcome.attempts, outcome.node) == (State.SUCCEEDED, 2, "b")
     (_, _, first), (_, attempt, second) = (line.split() for line in note.read_text().splitlines())
     assert (attempt, int(first) < int(second)) == ("2", True)
     await fleet.check()
@@ -189,7 +189,7 @@ async def endure(fleet: Fleet, hurt: Callable[[], Awaitable[None]]) -> None:
     await hurt()
     after = await fleet.send("deed", {}, {})
     outcomes = await fleet.until_ended([*before, long, *after])
-    assert {outcome.state for outcome in outcomes} == {State.SUCCEED}
+    assert {outcome.state for outcome in outcomes} == {State.SUCCEEDED}
     await fleet.check()
 
 

@@ -74,7 +74,7 @@ class Yard:
         self, kind: str, body: Any = None, task: Task | None = None, **changed: Any
     ) -> Awaitable[Ended]:
         self.count += 1
-        task = task or Task(f"trace-{self.count}", kind, attempts=1, epoch=1)
+        task = task or Task(f"task-{self.count}", kind, attempts=1, epoch=1)
         attempt = self.app.tasks[kind].attempt(body_of({} if body is None else body), task)
         return self.pool.run(msgspec.structs.replace(attempt, **changed))
 
@@ -97,7 +97,7 @@ class Yard:
         run = self.only
         assert run.begun_at is not None
         run.begun_at -= run.attempt.timeout_s
-        self.pool.renew(run.attempt.trace, math.inf)  # only to have it looked at
+        self.pool.renew(run.attempt.task_id, math.inf)  # only to have it looked at
 
 
 Make = Callable[..., Awaitable[Yard]]
@@ -266,14 +266,14 @@ async def test_every_step_of_the_progress_is_reported(yard: Yard) -> None:
 
 async def test_what_is_said_is_logged_under_its_task(yard: Yard) -> None:
     await yard.run("speak", {"event": "e"})
-    context = {"trace": "trace-1", "task": "speak"}
+    context = {"task_id": "task-1", "task_type": "speak"}
     for text in ("written", "printed", "shouted"):
         (line,) = yard.log.said(text)
         assert line.items() >= {"level": "info", **context}.items()
     assert yard.log.said("written")[0]["odd"] == "{1, 2}"
 
 
-@pytest.mark.parametrize("name", ["self", "event", "method_name", "positional_args", "stack", "task"])
+@pytest.mark.parametrize("name", ["self", "event", "method_name", "positional_args", "stack", "task_id"])
 async def test_a_handler_may_log_a_value_under_a_name_that_the_log_takes_itself(
     yard: Yard, name: str
 ) -> None:
@@ -340,7 +340,7 @@ async def test_what_a_task_changes_of_its_process_is_put_back_and_the_task_is_na
     assert (await yard.run("process")).result == before.result, "in the same process"
     await yard.run("spoil", {"what": what})
     (told,) = yard.log.said("a task changed the process that it shares with others; that is put back")
-    assert (told["task"], told["trace"], told["changed"]) == ("spoil", "trace-2", what)
+    assert (told["task_type"], told["task_id"], told["changed"]) == ("spoil", "task-2", what)
 
 
 async def test_a_slot_that_runs_out_of_descriptors_is_replaced_and_the_task_is_named(make: Make) -> None:
@@ -350,7 +350,7 @@ async def test_a_slot_that_runs_out_of_descriptors_is_replaced_and_the_task_is_n
     after = await yard.run("process")
     assert json.loads(after.result)[0] != json.loads(spoilt.result)[0], "in another process"
     (told,) = yard.log.said("a task spoilt the process that it shares with others")
-    assert (told["level"], told["task"], told["trace"]) == ("error", "spoil", "trace-1")
+    assert (told["level"], told["task_type"], told["task_id"]) == ("error", "spoil", "task-1")
     assert told["lost"] == "descriptors: too many are open"
 
 
@@ -380,7 +380,7 @@ async def test_a_look_shows_files_lines_and_functions_and_disturbs_nobody(
     running = yard.begin(kind, {"fifo": str(fifo)}, timeout_s=PATIENCE_S)
     await told(fifo)
     for _ in range(2):
-        found = await yard.pool.look("trace-1")
+        found = await yard.pool.look("task-1")
         assert found is not None
         run, text = found
         assert run.attempt.type == kind
@@ -388,7 +388,7 @@ async def test_a_look_shows_files_lines_and_functions_and_disturbs_nobody(
         assert "deeds_app.py" in text
         assert f"in {kind}" in text
         assert str(fifo) not in text, "no values"
-    assert yard.pool.cancel("trace-1", "enough")
+    assert yard.pool.cancel("task-1", "enough")
     assert (await running).how is How.CANCELLED
 
 
@@ -397,10 +397,10 @@ async def test_a_look_at_a_handler_that_holds_the_interpreter_says_so(yard: Yard
     running = yard.begin("hold_lock", {"fifo": str(fifo)}, timeout_s=PATIENCE_S)
     await told(fifo)
     async with asyncio.timeout(PATIENCE_S):
-        while (found := await yard.pool.look("trace-1")) is not None and found[1] is not None:
+        while (found := await yard.pool.look("task-1")) is not None and found[1] is not None:
             pass  # it has yet to take the lock
     assert found is not None
-    assert yard.pool.cancel("trace-1", "enough")
+    assert yard.pool.cancel("task-1", "enough")
     assert (await running).how is How.CANCELLED
 
 
@@ -503,22 +503,22 @@ async def test_a_cancelled_handler_ends_in_order(yard: Yard, fifo: Path, tmp_pat
     body = {"fifo": str(fifo), "notes": str(tmp_path / "notes")}
     running = asyncio.ensure_future(yard.run("tidy", body))
     await told(fifo)
-    assert yard.pool.cancel("trace-1", "somebody wished it", PATIENCE_S)
-    assert yard.pool.cancel("trace-1", "again")
+    assert yard.pool.cancel("task-1", "somebody wished it", PATIENCE_S)
+    assert yard.pool.cancel("task-1", "again")
     ended = await running
     assert (ended.how, ended.error, ended.begun) == (How.CANCELLED, "somebody wished it", True)
     lines = (tmp_path / "notes").read_text().splitlines()
     assert sorted(lines) == ["cancelled: somebody wished it", "hook", "terminate: True"]
     assert lines.index("hook") < lines.index("terminate: True"), "the newest hook first"
     assert yard.stats.slot_deaths == 0
-    assert not yard.pool.cancel("trace-1", "too late")
+    assert not yard.pool.cancel("task-1", "too late")
 
 
 @pytest.mark.parametrize("kind", ["sleep", "wait", "spin"])
 async def test_handlers_are_interrupted_wherever_they_are(yard: Yard, fifo: Path, kind: str) -> None:
     running = asyncio.ensure_future(yard.run(kind, {"fifo": str(fifo)}))
     await told(fifo)
-    yard.pool.cancel("trace-1", "enough", PATIENCE_S)
+    yard.pool.cancel("task-1", "enough", PATIENCE_S)
     assert (await running).how is How.CANCELLED
     assert yard.stats.slot_deaths == 0
 
@@ -527,7 +527,7 @@ async def test_handlers_are_interrupted_wherever_they_are(yard: Yard, fifo: Path
 async def test_an_attempt_that_ignores_its_cancellation_is_killed(yard: Yard, fifo: Path) -> None:
     running = asyncio.ensure_future(yard.run("hold_lock", {"fifo": str(fifo)}))
     (pid,) = await told(fifo)
-    yard.pool.cancel("trace-1", "enough")
+    yard.pool.cancel("task-1", "enough")
     ended = await running
     assert (ended.how, ended.error) == (How.CANCELLED, "enough")
     assert "in hold_lock" in ended.detail
@@ -540,10 +540,10 @@ async def test_what_has_not_begun_is_cancelled_without_a_trace(make: Make, fifo:
     await told(fifo)
     waiting = asyncio.ensure_future(yard.run("noop"))
     await asyncio.sleep(0)
-    assert yard.pool.cancel("trace-2", "not needed")
+    assert yard.pool.cancel("task-2", "not needed")
     ended = await waiting
     assert (ended.how, ended.begun, ended.error) == (How.CANCELLED, False, "not needed")
-    yard.pool.cancel("trace-1", "enough")
+    yard.pool.cancel("task-1", "enough")
     await busy
 
 
@@ -557,7 +557,7 @@ async def test_a_task_that_tells_its_progress_advances(yard: Yard) -> None:
     assert begun_at is not None
     for at_s in (0.0, 0.1):
         await until(lambda at_s=at_s: yard.only.advanced_at > begun_at + at_s)  # type: ignore[misc]
-    yard.pool.cancel("trace-1", "enough")
+    yard.pool.cancel("task-1", "enough")
     assert (await running).how is How.CANCELLED
 
 
@@ -568,7 +568,7 @@ async def test_a_task_that_tells_no_progress_hangs(yard: Yard, fifo: Path, kind:
     await told(fifo)
     await until(lambda: kind == "printing" or bool(yard.only.progress.note))
     yard.only.advanced_at -= 90.0
-    yard.pool.renew("trace-1", math.inf)
+    yard.pool.renew("task-1", math.inf)
     ended = await hanging
     assert (ended.how, ended.error) == (How.TIMED_OUT, "hangs: no progress for stall_s = 90")
     assert f"in {kind}" in ended.detail
@@ -580,7 +580,7 @@ async def test_a_task_that_tells_no_progress_hangs(yard: Yard, fifo: Path, kind:
 async def test_what_outlives_its_lease_is_killed(yard: Yard, fifo: Path) -> None:
     running = yard.begin("hold_lock", {"fifo": str(fifo)}, lease_s=90.0)
     await told(fifo)
-    yard.pool.renew("trace-1", 0.2)
+    yard.pool.renew("task-1", 0.2)
     ended = await asyncio.wait_for(running, PATIENCE_S)
     assert (ended.how, ended.error) == (How.DIED, "its slot died of SIGKILL; its lease had ended")
 
@@ -588,10 +588,10 @@ async def test_what_outlives_its_lease_is_killed(yard: Yard, fifo: Path) -> None
 async def test_a_renewed_lease_lasts_as_long_as_asked(yard: Yard, fifo: Path) -> None:
     running = asyncio.ensure_future(yard.run("sleep", {"fifo": str(fifo)}, lease_s=90.0))
     await told(fifo)
-    yard.pool.renew("trace-1", 900.0)
+    yard.pool.renew("task-1", 900.0)
     (seat,) = [seat for seat in yard.pool.seats.values() if seat.line]
     await until(lambda: seat.leased_until > yard.clock.monotonic() + 450)
-    yard.pool.cancel("trace-1", "enough")
+    yard.pool.cancel("task-1", "enough")
     assert (await running).how is How.CANCELLED
 
 
@@ -682,14 +682,14 @@ async def test_a_lower_limit_lets_run_what_runs(make: Make, tmp_path: Path) -> N
     await asyncio.gather(*map(told, fifos[:2]))
     yard.pool.limit = 1
     assert (yard.pool.busy, yard.pool.room) == (2, 0)
-    yard.pool.cancel("trace-1", "enough", PATIENCE_S)
+    yard.pool.cancel("task-1", "enough", PATIENCE_S)
     await running[0]
     await until(lambda: yard.pool.slots == 1)
     assert yard.pool.running["trace-3"].begun_at is None
     yard.pool.limit = 2
     await told(fifos[2])
-    for trace in ("trace-2", "trace-3"):
-        yard.pool.cancel(trace, "enough", PATIENCE_S)
+    for task_id in ("task-2", "trace-3"):
+        yard.pool.cancel(task_id, "enough", PATIENCE_S)
     await asyncio.gather(*running)
 
 
@@ -705,7 +705,7 @@ async def test_quick_tasks_line_up_and_leave_a_line_that_stands(make: Make, fifo
     assert {ended.how for ended in await asyncio.gather(*quick)} == {How.RETURNED}
     assert not stuck.done()
     assert yard.clock.monotonic() > (yard.only.begun_at or 0) + STUCK_S or not stuck.done()
-    yard.pool.cancel("trace-1", "enough")
+    yard.pool.cancel("task-1", "enough")
     await stuck
 
 

@@ -82,12 +82,14 @@ class Rig:
         self.stats = host.stats
         self.pool = TaskSlots(self.maker, host, **settings)
 
-    def run(self, trace: str, kind: str = "sleep", body: Any = None, **changed: Any) -> asyncio.Future[Ended]:
-        attempt = app.tasks[kind].attempt(body_of(body or {"for_s": 1}), Task(trace, kind))
+    def run(
+        self, task_id: str, kind: str = "sleep", body: Any = None, **changed: Any
+    ) -> asyncio.Future[Ended]:
+        attempt = app.tasks[kind].attempt(body_of(body or {"for_s": 1}), Task(task_id, kind))
         return self.pool.run(msgspec.structs.replace(attempt, **changed))
 
-    def at(self, trace: str) -> Running:
-        return self.pool.running[trace]
+    def at(self, task_id: str) -> Running:
+        return self.pool.running[task_id]
 
 
 MakeRig = Callable[..., Awaitable[Rig]]
@@ -289,7 +291,7 @@ async def test_a_closed_pool_runs_nothing(make: MakeRig) -> None:
 async def test_what_is_told_of_an_attempt_is_its_own(make: MakeRig) -> None:
     rig = await make(limit=1)
     await rig.run("quick", body={"for_s": 0})
-    runs = [rig.run(trace, body={"for_s": 0.001}) for trace in ("first", "second")]
+    runs = [rig.run(task_id, body={"for_s": 0.001}) for task_id in ("first", "second")]
     (slot,) = rig.maker.slots
     first, second = rig.at("first"), rig.at("second")
     rig.pool.advanced(slot, second.number, Progress(0.5, "half"))
@@ -298,7 +300,7 @@ async def test_what_is_told_of_an_attempt_is_its_own(make: MakeRig) -> None:
     for number in (99, second.number, second.number):
         rig.pool.told(slot, number, Tried(b"2"))
     assert [run.done() for run in runs] == [False, True]
-    assert [rig.at(trace) for trace in rig.pool.running] == [first]
+    assert [rig.at(task_id) for task_id in rig.pool.running] == [first]
     assert rig.log.events.count(("warning", "a slot ended an attempt that it does not have")) == 2
     assert ((await runs[0]).result, (await runs[1]).result) == (b'"woke"', b"2")
 

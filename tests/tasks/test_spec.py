@@ -59,7 +59,7 @@ def test_declared_settings_of_a_task_take_effect() -> None:
     assert declared(hold="lease", lease_s=7).visibility_s == 7
     assert declared(body=str).takes_text
     attempt = spec.attempt(Body(b"x", "n"), Task("trace", "t", attempts=2, epoch=9), 3.0)
-    assert (attempt.trace, attempt.type, attempt.body, attempt.body_name) == ("trace", "t", b"x", "n")
+    assert (attempt.task_id, attempt.type, attempt.body, attempt.body_name) == ("trace", "t", b"x", "n")
     assert (attempt.attempt, attempt.tries, attempt.epoch, attempt.timeout_s) == (2, 2, 9, 3.0)
     assert (attempt.lease_s, attempt.stall_s) == (15, 0)
 

@@ -40,7 +40,7 @@ from tests.cluster.fakes import Log
 from tests.tasks.plain import plain
 
 APP, TYPE = "reports", "report.publish"
-ENVELOPE = Envelope(app=APP, trace_id="t", task_type=TYPE)
+ENVELOPE = Envelope(app=APP, task_id="t", task_type=TYPE)
 LARGE = "x" * (INLINE_BYTES_MAX + 1)
 
 
@@ -71,7 +71,7 @@ async def test_a_value_that_is_damaged_or_gone_is_never_given(there: bytes) -> N
 
 async def test_a_result_that_is_no_json_is_never_given() -> None:
     of_a_task = values(MemoryObjects())
-    outcome = Outcome(trace_id="t", state=State.SUCCEED, stored=await of_a_task.put(b"no JSON"))
+    outcome = Outcome(task_id="t", state=State.SUCCEEDED, stored=await of_a_task.put(b"no JSON"))
     after = encode_brief(ENVELOPE, outcome)
     with pytest.raises(ValueLost, match="can't be read: it is no JSON"):
         await of_a_task.whole(SentTask(ENVELOPE, Body(b"{}"), after=after))
@@ -109,12 +109,12 @@ def test_programs_that_know_no_stored_bodies_refuse_the_task() -> None:
         with pytest.raises(Unreadable, match=r"'Body' says it is a .* and holds none") as error:
             decode_task(base64.b64encode(wire.SerializeToString()), ENVELOPE, text=text)
         assert error.value.envelope is not None
-        assert error.value.envelope.trace_id == "t", "so its producer is told"
+        assert error.value.envelope.task_id == "t", "so its producer is told"
 
 
 def test_a_stored_result_comes_back_from_its_brief_and_is_none_to_others() -> None:
     stored = StoredValue("s3://bucket/a", 70_000, "f" * 64)
-    brief = encode_brief(ENVELOPE, Outcome(trace_id="t", state=State.SUCCEED, stored=stored))
+    brief = encode_brief(ENVELOPE, Outcome(task_id="t", state=State.SUCCEEDED, stored=stored))
     assert decode_brief(brief).stored == stored
     wire = TaskBrief.FromString(base64.b64decode(brief))
     assert wire.Value == ""
@@ -169,7 +169,7 @@ async def test_large_bodies_of_follow_ups_are_stored_too(rig: Rig) -> None:
 
 async def test_a_delayed_task_holds_no_large_body_in_the_store(rig: Rig) -> None:
     rig.queue.delay_max_s = 900.0
-    await rig.producer.send([Order(task_type=TYPE, trace_id="t", body=LARGE, delay_s=86_400.0)])
+    await rig.producer.send([Order(task_type=TYPE, task_id="t", body=LARGE, delay_s=86_400.0)])
     assert len(rig.store.standing["t"].message) < 1000
 
 
@@ -223,20 +223,20 @@ def stored_files(folder: Path) -> list[Path]:
 
 def test_handlers_and_producers_know_nothing_of_where_values_are(node: NodeForTests, tmp_path: Path) -> None:
     text = "y" * 100_000
-    then = measure.s("z" * 200_000, trace_id="measured")
-    trace = repeat.send({"customer": "acme", "text": text, "times": 3}, then=then)
-    assert app.client.wait(trace, timeout_s=30.0).value == {"text": text * 3}
-    assert node.outcome(trace).value == {"text": text * 3}
+    then = measure.s("z" * 200_000, task_id="measured")
+    task_id = repeat.send({"customer": "acme", "text": text, "times": 3}, then=then)
+    assert app.client.wait(task_id, timeout_s=30.0).value == {"text": text * 3}
+    assert node.outcome(task_id).value == {"text": text * 3}
     assert node.outcome("measured").value == "200000 300000"
-    task = app.client.status(trace)
+    task = app.client.status(task_id)
     assert task is not None
     assert (task.result, task.group) == (b"", "acme")
     assert [path.parent.parent.name for path in stored_files(tmp_path)] == ["office"] * 3
     told = {}
     for brief in app.client.briefs(follow=False):
-        told[brief.outcome.trace_id] = brief.outcome.value
+        told[brief.outcome.task_id] = brief.outcome.value
         brief.ack()
-    assert told == {trace: {"text": text * 3}, "measured": "200000 300000"}
+    assert told == {task_id: {"text": text * 3}, "measured": "200000 300000"}
 
 
 def test_a_task_whose_body_is_gone_fails_and_its_dead_letter_names_the_object(
@@ -254,7 +254,7 @@ def test_a_task_whose_body_is_gone_fails_and_its_dead_letter_names_the_object(
     assert (outcome.state, outcome.attempts) == (State.FAILED, 1), "no other attempt could help"
     assert outcome.detail.startswith(f"the value in 'file://{tmp_path}/values/office/")
     assert "is gone: there is no such object" in outcome.detail
-    app.client.wait(outcome.trace_id)
+    app.client.wait(outcome.task_id)
     letters: list[Any] = []
     while not letters:
         letters = node.dead_letters("measure")
@@ -305,12 +305,12 @@ def test_a_result_that_no_object_store_takes_fails_its_task(
 
 
 def test_a_value_that_is_gone_is_told_to_who_waits_for_it(node: NodeForTests, tmp_path: Path) -> None:
-    trace = repeat.send({"customer": "acme", "text": "y", "times": 100_000})
-    assert len(node.outcome(trace).value["text"]) == 100_000
+    task_id = repeat.send({"customer": "acme", "text": "y", "times": 100_000})
+    assert len(node.outcome(task_id).value["text"]) == 100_000
     [path] = stored_files(tmp_path)
     path.unlink()
     with pytest.raises(ValueLost, match=f"{path.name}' is gone"):
-        app.client.wait(trace)
+        app.client.wait(task_id)
     assert list(app.client.briefs(follow=False)) == [], "its brief is with the dead letters"
 
 

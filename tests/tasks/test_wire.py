@@ -37,10 +37,10 @@ from holdfast.tasks.wire import (
 )
 from tests.tasks.plain import compile_proto, plain
 
-DEFAULT = Envelope(app="reports", trace_id="m-1", task_type="publish")
+DEFAULT = Envelope(app="reports", task_id="m-1", task_type="publish")
 SENT = Envelope(
     app="reports",
-    trace_id="t-1",
+    task_id="t-1",
     task_type="publish",
     group="c",
     priority=3,
@@ -49,7 +49,7 @@ SENT = Envelope(
     tries=7,
 )
 OUTCOME = Outcome(
-    trace_id="t-1",
+    task_id="t-1",
     state=State.FAILED,
     task_type="publish",
     app="reports",
@@ -76,7 +76,7 @@ def test_the_compiled_description_is_that_of_the_proto(tmp_path: Path) -> None:
 def test_a_task_comes_back_as_it_was_sent(value: object) -> None:
     message = decode_task(encode_task(SentTask(SENT, body_of(value))), DEFAULT)
     assert message.body == body_of(value)
-    assert (message.envelope.trace_id, message.envelope.group) == ("t-1", "c")
+    assert (message.envelope.task_id, message.envelope.group) == ("t-1", "c")
     assert (message.envelope.priority, message.envelope.sent_at) == (3, 1.5)
     assert (message.envelope.timeout_s, message.envelope.tries) == (0.25, 7)
 
@@ -101,7 +101,7 @@ def test_we_read_tasks_of_plain_programs(encoded: bool) -> None:
     wire.Body.Pack(plain().Order(customer="acme"))
     data = wire.SerializeToString()
     message = decode_task(base64.b64encode(data) if encoded else data, DEFAULT)
-    assert message.envelope.trace_id == "t-1"
+    assert message.envelope.task_id == "t-1"
     assert message.body == Body(plain().Order(customer="acme").SerializeToString(), "plain.Order")
 
 
@@ -115,7 +115,7 @@ def test_we_read_briefs_of_plain_programs() -> None:
     brief = plain().TaskBrief(Result=plain().SUCCEED)
     brief.Envelop.App, brief.Envelop.TraceID = "reports", "t-1"
     outcome = decode_brief(base64.b64encode(brief.SerializeToString()))
-    assert (outcome.trace_id, outcome.state, outcome.ok) == ("t-1", State.SUCCEED, True)
+    assert (outcome.task_id, outcome.state, outcome.ok) == ("t-1", State.SUCCEEDED, True)
 
 
 def test_unknown_fields_of_an_envelope_come_back_in_the_brief() -> None:
@@ -132,7 +132,7 @@ def test_unknown_fields_of_an_envelope_come_back_in_the_brief() -> None:
 def test_json_comes_with_and_without_envelope() -> None:
     said = {"Envelop": {"App": "reports", "TraceID": "t-9", "Group": "acme"}, "Body": {"rows": 3}}
     message = decode_task(json.dumps(said).encode(), DEFAULT)
-    assert (message.envelope.trace_id, message.envelope.task_type) == ("t-9", "publish")
+    assert (message.envelope.task_id, message.envelope.task_type) == ("t-9", "publish")
     assert (message.envelope.group, json.loads(message.body.data)) == ("acme", {"rows": 3})
     bare = decode_task(b'{"rows": 3}', DEFAULT)
     assert (bare.envelope, bare.body) == (DEFAULT, Body(b'{"rows": 3}'))
@@ -167,11 +167,11 @@ def test_what_holds_no_task_is_refused_with_a_reason(data: bytes, said: str) -> 
 
 
 def test_a_task_of_another_app_is_refused_with_its_envelope() -> None:
-    other = Envelope(app="billing", trace_id="t-1", task_type="publish")
+    other = Envelope(app="billing", task_id="t-1", task_type="publish")
     with pytest.raises(Unreadable, match="billing") as caught:
         decode_task(encode_task(SentTask(other, Body(b""))), DEFAULT)
     assert caught.value.envelope is not None
-    assert caught.value.envelope.trace_id == "t-1"
+    assert caught.value.envelope.task_id == "t-1"
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_task_that_follows_upon_no_outcome_is_refused_with_its_envelope(
     with pytest.raises(Unreadable, match=said) as caught:
         decode_task(base64.b64encode(wire.SerializeToString()), DEFAULT)
     assert caught.value.envelope is not None
-    assert caught.value.envelope.trace_id == "t-1"
+    assert caught.value.envelope.task_id == "t-1"
 
 
 @pytest.mark.parametrize("data", [b"%", base64.b64encode(b"\xff"), base64.b64encode(b""), b""])
@@ -230,7 +230,7 @@ def test_endless_names_are_refused_and_not_told_on(field: str) -> None:
         decode_task(json.dumps({"Envelop": envelope}).encode(), DEFAULT)
     known = refused.value.envelope
     assert known is not None
-    assert (known.trace_id, known.task_type, known.group) == ("t-1", "publish", "")
+    assert (known.task_id, known.task_type, known.group) == ("t-1", "publish", "")
 
 
 def test_any_moment_that_a_program_sends_goes_back_to_it() -> None:
@@ -243,11 +243,11 @@ def test_any_moment_that_a_program_sends_goes_back_to_it() -> None:
     assert odd in base64.b64decode(encode_brief(envelope, OUTCOME))
 
 
-@pytest.mark.parametrize("trace", ["", "a\x07b", "x" * 600])
+@pytest.mark.parametrize("task_id", ["", "a\x07b", "x" * 600])
 @pytest.mark.parametrize("data, text", [(b"{}", False), (b"words", True)])
-def test_what_a_queue_calls_a_message_must_do_as_a_trace(trace: str, data: bytes, text: bool) -> None:
+def test_what_a_queue_calls_a_message_must_do_as_a_trace(task_id: str, data: bytes, text: bool) -> None:
     with pytest.raises(Unreadable, match="TraceID"):
-        decode_task(data, Envelope(app="reports", trace_id=trace, task_type="publish"), text=text)
+        decode_task(data, Envelope(app="reports", task_id=task_id, task_type="publish"), text=text)
 
 
 @pytest.mark.parametrize(
@@ -289,8 +289,10 @@ def test_an_option_out_of_its_range_is_refused_by_its_name(field: str, value: fl
             decode_task(json, DEFAULT)
 
 
-def follow_up(trace: str = "", *more: FollowUp, task_type: str = "mail.send", **changes: object) -> FollowUp:
-    envelope = Envelope(app="reports", trace_id=trace, task_type=task_type, tries=2)
+def follow_up(
+    task_id: str = "", *more: FollowUp, task_type: str = "mail.send", **changes: object
+) -> FollowUp:
+    envelope = Envelope(app="reports", task_id=task_id, task_type=task_type, tries=2)
     made = FollowUp(SentTask(envelope, Body(b'{"to": "a"}'), more))
     return msgspec.structs.replace(made, **changes)
 
@@ -349,7 +351,7 @@ def test_a_follow_up_that_can_not_be_sent_is_refused_with_its_task(wrong: Follow
     with pytest.raises(Unreadable, match=f"field 'FollowUps': .*{said}") as refusal:
         decode_task(encode_task(SentTask(SENT, body_of(1), (wrong,))), DEFAULT)
     assert refusal.value.envelope is not None
-    assert refusal.value.envelope.trace_id == "t-1", "its producer is told"
+    assert refusal.value.envelope.task_id == "t-1", "its producer is told"
 
 
 def json_chain(length: int, body: bytes = b"1") -> bytes:
@@ -386,7 +388,7 @@ def test_a_follow_up_in_protobuf_that_no_record_could_hold_is_refused_with_its_t
         with pytest.raises(Unreadable, match="field 'FollowUps': field 'Body' can't be read") as refusal:
             decode_task(base64.b64encode(message.SerializeToString()), DEFAULT)
         assert refusal.value.envelope is not None
-        assert refusal.value.envelope.trace_id == "t-1", "its producer is told"
+        assert refusal.value.envelope.task_id == "t-1", "its producer is told"
 
 
 def test_as_many_may_follow_each_other_in_json_as_in_an_order() -> None:

@@ -78,9 +78,7 @@ def test_what_waits_on_a_node_that_is_cut_off_runs_elsewhere() -> None:
         async def look() -> None:
             (cut, _) = world.nodes.values()
             await world.clock.sleep(2.9)
-            held.append(
-                {name for name, item in world.works[cut].held.by_trace.items() if item.attempt is None}
-            )
+            held.append({name for name, item in world.works[cut].held.by_id.items() if item.attempt is None})
             await world.clock.sleep(TROUBLE_S - 5.0)
             done = {name for name, told in world.outcomes.items() if told}
             held.append(held[0] - done)
@@ -90,7 +88,7 @@ def test_what_waits_on_a_node_that_is_cut_off_runs_elsewhere() -> None:
         waiting, late = held
         assert waiting, "some waited there when it was cut off"
         assert not late, "and had to wait until it wasn't"
-        assert {o.state for told in world.outcomes.values() for o in told} == {State.SUCCEED}
+        assert {o.state for told in world.outcomes.values() for o in told} == {State.SUCCEEDED}
 
     run(live())
 
@@ -100,7 +98,7 @@ def test_a_node_that_joined_again_keeps_the_attempts_that_it_runs() -> None:
     for dead, unless the store knows the attempt by the node's new membership."""
     forgets = (Fault(2.0, "forget", 0, 0.0),)
     scenario = msgspec.structs.replace(calm(PlannedTask(0.1, "t", LONG, 9.0)), nodes=2, faults=forgets)
-    envelope = Envelope(app=APP, trace_id="t", task_type=LONG)
+    envelope = Envelope(app=APP, task_id="t", task_type=LONG)
     copy = Outgoing(encode_task(SentTask(envelope, Body(b"{}"))))
 
     async def live() -> None:
@@ -108,7 +106,7 @@ def test_a_node_that_joined_again_keeps_the_attempts_that_it_runs() -> None:
 
         async def give_to_the_other() -> None:
             await world.clock.sleep(4.0)
-            [other] = [work for work in world.works.values() if "t" not in work.held.by_trace]
+            [other] = [work for work in world.works.values() if "t" not in work.held.by_id]
             other.run_here(LONG, copy)
 
         world.spawn(give_to_the_other())
@@ -130,7 +128,7 @@ def test_a_node_keeps_no_task_that_is_done() -> None:
             await world.clock.sleep(TROUBLE_S)
             gc.collect()
             left.append(
-                [each for each in gc.get_objects() if type(each) is HeldTask and each.trace == "kept"]
+                [each for each in gc.get_objects() if type(each) is HeldTask and each.task_id == "kept"]
             )
 
         world.spawn(look())
@@ -140,8 +138,8 @@ def test_a_node_keeps_no_task_that_is_done() -> None:
     assert left == [[]]
 
 
-async def sent_as(task_type: str, trace: str, queue: Queue) -> None:
-    envelope = Envelope(app=APP, trace_id=trace, task_type=task_type)
+async def sent_as(task_type: str, task_id: str, queue: Queue) -> None:
+    envelope = Envelope(app=APP, task_id=task_id, task_type=task_type)
     await queue.send([Outgoing(encode_task(SentTask(envelope, Body(b"{}"))))])
 
 
@@ -164,7 +162,7 @@ def test_an_attempt_whose_lease_is_over_when_its_answer_comes_does_not_begin(her
         assert [event.epoch for event in world.log if isinstance(event, RanAttempt) and event.end] == [2]
         task = await world.store.get("t")
         assert task is not None
-        assert (task.state, task.attempts) == (State.SUCCEED, 1), "it has spent no try"
+        assert (task.state, task.attempts) == (State.SUCCEEDED, 1), "it has spent no try"
 
     run(live())
 
@@ -182,7 +180,7 @@ def test_an_attempt_whose_lease_ended_while_another_was_asked_for_again_does_not
         async def answer_late(wishes: Sequence[StartAttempt]) -> list[Task]:
             [node] = world.nodes.values()
             node.host.news.left("gone")
-            asked.append([wish.trace for wish in wishes])
+            asked.append([wish.task_id for wish in wishes])
             tasks = await start(wishes)
             if len(asked) == 1:
                 await world.clock.sleep(1.0)  # until both others wait
@@ -195,7 +193,7 @@ def test_an_attempt_whose_lease_ended_while_another_was_asked_for_again_does_not
         assert check(world, await world.live()) == []
         assert asked[:3] == [["a"], ["b", "c"], ["b"]]
         ran = [event for event in world.log if isinstance(event, RanAttempt) and event.end]
-        assert [event.epoch for event in ran if event.trace == "c"] == [2]
+        assert [event.epoch for event in ran if event.task_id == "c"] == [2]
         assert world.store.standing["c"].attempts == 1, "it has spent no try"
 
     run(live())
@@ -210,7 +208,9 @@ def test_a_task_that_waited_until_its_delivery_can_hardly_be_held_begins_with_a_
     async def live() -> None:
         world = TaskWorld(scenario)
         assert check(world, await world.live()) == []
-        assert {(task.state, task.attempts) for task in world.store.standing.values()} == {(State.SUCCEED, 1)}
+        assert {(task.state, task.attempts) for task in world.store.standing.values()} == {
+            (State.SUCCEEDED, 1)
+        }
 
     run(live())
 
@@ -250,8 +250,8 @@ def test_a_task_that_follows_upon_no_outcome_fails_and_ends_no_node() -> None:
 
 
 def test_what_follows_upon_a_task_that_can_not_be_read_is_sent_and_its_batch_ends() -> None:
-    mail = FollowUp(SentTask(Envelope(app=APP, trace_id="mail", task_type=QUICK), Body(b"{}")), True)
-    sent = Envelope(app=APP, trace_id="odd", task_type=QUICK)
+    mail = FollowUp(SentTask(Envelope(app=APP, task_id="mail", task_type=QUICK), Body(b"{}")), True)
+    sent = Envelope(app=APP, task_id="odd", task_type=QUICK)
     made = encode_task(SentTask(sent, Body(b"{}"), (mail,), batch=BatchPlace("b", 0, 1)))
     wire = TaskMessage.FromString(base64.b64decode(made))
     wire.Body.value = b"\xff"
@@ -262,9 +262,9 @@ def test_what_follows_upon_a_task_that_can_not_be_read_is_sent_and_its_batch_end
         world.spawn(world.queues[task_queue(APP, QUICK)].send([odd]))
         await world.live()
         assert world.failures == []
-        states = {trace: task.state for trace, task in world.store.standing.items()}
+        states = {task_id: task.state for task_id, task in world.store.standing.items()}
         assert states["odd"] is State.FAILED
-        assert states["mail"] is State.SUCCEED
+        assert states["mail"] is State.SUCCEEDED
         assert states["b"] is State.FAILED, "a batch would wait for ever"
 
     run(live())
@@ -287,7 +287,7 @@ def test_a_task_that_no_slot_can_be_given_comes_again_and_spends_no_try(
         world = TaskWorld(calm(*(PlannedTask(0.1, f"t{n}", QUICK, 0.1, tries=1) for n in range(3))))
         assert check(world, await world.live()) == []
         found = [(task.state, task.attempts, task.epoch) for task in world.store.standing.values()]
-        assert sorted(found) == [(State.SUCCEED, 1, 1), (State.SUCCEED, 1, 1), (State.SUCCEED, 1, 2)]
+        assert sorted(found) == [(State.SUCCEEDED, 1, 1), (State.SUCCEEDED, 1, 1), (State.SUCCEEDED, 1, 2)]
         ended_at = [task.ended_at for task in world.store.standing.values()]
         assert 1.0 < max(ended_at) - min(ended_at) < 10.0, "it waits, but not for its lease to end"
 
@@ -319,7 +319,7 @@ def test_a_failure_is_logged_with_its_place_the_last_one_too(monkeypatch: pytest
         assert check(world, await world.live()) == []
 
     run(live())
-    told = [(text, fields) for text, fields in said if fields.get("task") == "t"]
+    told = [(text, fields) for text, fields in said if fields.get("task_id") == "t"]
     assert [text for text, _ in told[-2:]] == ["attempt failed", "task failed"]
     for _, fields in told:
         assert re.search(r"\.py:\d+$", fields["at"])
@@ -393,7 +393,7 @@ def test_a_task_has_the_tries_and_the_timeout_that_its_sender_said() -> None:
         assert (one.state, one.attempts, world.tried["one"]) == (State.FAILED, 1, 1)
         assert (hung.state, hung.attempts) == (State.TIMEOUT, 1)
         assert hung.ended_at - hung.started_at == pytest.approx(TIMEOUT_S * 3, abs=1.0)
-        assert (told.state, told.attempts) == (State.SUCCEED, 5)
+        assert (told.state, told.attempts) == (State.SUCCEEDED, 5)
 
     run(live())
 
@@ -434,8 +434,8 @@ def test_an_effect_that_was_refused_goes_to_its_target_again_from_its_dead_lette
         ]
         assert not queue.letters
         task = world.store.standing["t"]
-        assert (task.state, task.attempts, task.effects) == (State.SUCCEED, 1, b""), "nothing ran again"
-        assert [outcome.state for outcome in world.outcomes["t"]] == [State.SUCCEED], "nor is it told again"
+        assert (task.state, task.attempts, task.effects) == (State.SUCCEEDED, 1, b""), "nothing ran again"
+        assert [outcome.state for outcome in world.outcomes["t"]] == [State.SUCCEEDED], "nor is it told again"
 
     run(live())
 
@@ -452,7 +452,7 @@ def test_a_task_that_is_sent_again_while_its_failure_is_still_told_runs_again() 
             while not queue.letters:
                 await world.clock.sleep(0.001)
             [work] = world.works.values()
-            was_in_hand.append("t" in work.held.by_trace)
+            was_in_hand.append("t" in work.held.by_id)
             assert await world.producer.redrive(QUICK, list(queue.letters.values())) == 1
             while not world.store.standing["t"].ended:
                 await world.clock.sleep(1.0)
@@ -462,7 +462,7 @@ def test_a_task_that_is_sent_again_while_its_failure_is_still_told_runs_again() 
         assert world.failures == []
         assert was_in_hand == [True]
         task = world.store.standing["t"]
-        assert (task.state, task.attempts) == (State.SUCCEED, 1), "it was queued for ever"
+        assert (task.state, task.attempts) == (State.SUCCEEDED, 1), "it was queued for ever"
 
     run(live())
 
@@ -497,7 +497,7 @@ def test_a_task_that_is_sent_again_while_a_copy_of_it_is_judged_runs_again() -> 
         await world.live()
         assert world.failures == []
         task = world.store.standing["t"]
-        assert (task.state, task.attempts) == (State.SUCCEED, 1), "it was queued for ever"
+        assert (task.state, task.attempts) == (State.SUCCEEDED, 1), "it was queued for ever"
 
     run(live())
 
@@ -524,7 +524,7 @@ def test_a_task_that_is_sent_again_while_its_node_is_yet_to_learn_of_its_end_run
             await world.store.reset(["t"])
             await sent_as(QUICK, "t", queue)
             [work] = world.works.values()
-            while len(work.held.by_trace["t"].held.receipts) < 2:
+            while len(work.held.by_id["t"].held.receipts) < 2:
                 await world.clock.sleep(0.001)
             again.set()
             while queue.messages:
@@ -534,7 +534,7 @@ def test_a_task_that_is_sent_again_while_its_node_is_yet_to_learn_of_its_end_run
         await world.live()
         assert world.failures == []
         task = world.store.standing["t"]
-        assert (task.state, task.attempts) == (State.SUCCEED, 1), "it was queued for ever"
+        assert (task.state, task.attempts) == (State.SUCCEEDED, 1), "it was queued for ever"
 
     run(live())
 
@@ -567,7 +567,7 @@ def test_an_effect_that_is_sent_again_before_the_message_of_its_task_is_deleted_
             while not queue.letters or world.store.standing["t"].effects:
                 await world.clock.sleep(0.001)
             [work] = world.works.values()
-            was_in_hand.append("t" in work.held.by_trace)
+            was_in_hand.append("t" in work.held.by_id)
             taken.clear()
             willing.set()
             assert await world.producer.redrive(QUICK, list(queue.letters.values())) == 1
@@ -661,7 +661,7 @@ def test_a_node_that_stops_while_the_store_begins_a_task_spends_no_try_of_it(ans
         world.spawn(stop())
         assert check(world, await world.live()) == []
         task = world.store.standing["t"]
-        assert (task.state, task.attempts, task.epoch) == (State.SUCCEED, 1, 2)
+        assert (task.state, task.attempts, task.epoch) == (State.SUCCEEDED, 1, 2)
 
     run(live())
 
@@ -675,7 +675,7 @@ def test_a_task_that_can_not_run_ends_on_a_node_that_stops() -> None:
 
         async def answer_slowly(wishes: Sequence[StartAttempt]) -> list[Task]:
             tasks = await start(wishes)
-            if "odd" in {wish.trace for wish in wishes} and not asked.is_set():
+            if "odd" in {wish.task_id for wish in wishes} and not asked.is_set():
                 asked.set()
                 await world.clock.sleep(0.5)
             return tasks
@@ -723,7 +723,7 @@ def test_a_node_that_stops_asks_again_whether_an_attempt_has_begun_that_would_be
         world.spawn(stop())
         assert check(world, await world.live()) == []
         task = world.store.standing["t"]
-        assert (task.state, task.attempts, task.epoch) == (State.SUCCEED, 1, 2)
+        assert (task.state, task.attempts, task.epoch) == (State.SUCCEEDED, 1, 2)
 
     run(live())
 
@@ -739,7 +739,7 @@ def test_what_succeeds_in_the_last_moment_of_a_node_that_stops_does_not_run_agai
             [node], [work] = world.nodes.values(), world.works.values()
             asked = list[str]()
 
-            def cancel(trace: str, reason: str, grace_s: float = 0.0) -> bool:
+            def cancel(task_id: str, reason: str, grace_s: float = 0.0) -> bool:
                 asked.append(reason)
                 return True
 
@@ -751,7 +751,7 @@ def test_what_succeeds_in_the_last_moment_of_a_node_that_stops_does_not_run_agai
         world.spawn(stop())
         assert check(world, await world.live()) == []
         task = world.store.standing["t"]
-        assert (task.state, task.attempts, task.epoch) == (State.SUCCEED, 1, 1)
+        assert (task.state, task.attempts, task.epoch) == (State.SUCCEEDED, 1, 1)
 
     run(live())
 
@@ -782,7 +782,7 @@ def test_a_node_stops_in_time_while_the_store_does_not_say_what_may_begin(error:
         world.spawn(stop())
         assert check(world, await world.live()) == []
         assert took_s[0] < TaskWorld.limits.drain_timeout_s + 1.0
-        assert world.store.standing["t"].state is State.SUCCEED
+        assert world.store.standing["t"].state is State.SUCCEEDED
 
     run(live())
 
@@ -803,7 +803,7 @@ def test_a_node_without_room_goes_on_when_a_group_s_rate_would_let_it_begin() ->
     async def live() -> None:
         world = TaskWorld(calm(*waiting, *running))
         assert check(world, await world.live()) == []
-        began = {e.trace: e.at for e in world.log if isinstance(e, RanAttempt) and not e.end}
+        began = {e.task_id: e.at for e in world.log if isinstance(e, RanAttempt) and not e.end}
         first, second = sorted(began[task.name] for task in waiting)
         assert second >= first + 2.5, "its rate would have let it begin earlier, and there was no room"
 
@@ -831,7 +831,7 @@ def test_a_node_that_stops_goes_on_when_a_group_s_rate_would_let_it_begin(
 
         world.spawn(stop())
         assert check(world, await world.live()) == []
-        assert {task.state for task in world.store.standing.values()} == {State.SUCCEED}
+        assert {task.state for task in world.store.standing.values()} == {State.SUCCEEDED}
 
     run(live())
 
@@ -861,7 +861,7 @@ def test_while_results_can_t_be_stored_a_node_has_no_more_of_them_than_slots(
         assert sum(at < away_s for at in ends) == SLOTS
         assert puts[0] < away_s / 2
         assert len(ends) == len(planned)
-        assert {task.state for task in world.store.standing.values()} == {State.SUCCEED}
+        assert {task.state for task in world.store.standing.values()} == {State.SUCCEEDED}
 
     run(live())
 
@@ -879,7 +879,7 @@ def test_a_group_at_its_limit_keeps_nothing_from_coming_though_it_fills_the_hand
     async def live() -> None:
         world = TaskWorld(calm(*of_the_group, *others))
         assert check(world, await world.live()) == []
-        ends = {e.trace: e.at for e in world.log if isinstance(e, RanAttempt) and e.end}
+        ends = {e.task_id: e.at for e in world.log if isinstance(e, RanAttempt) and e.end}
         assert max(ends[each.name] for each in others) < 30.0, "not only once 40 of the group had ended"
         took_s = max(ends[each.name] for each in of_the_group)
         assert took_s < 60 * 4.0 * 1.2, "and always one of the group ran"

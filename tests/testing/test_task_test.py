@@ -19,11 +19,11 @@ def publish(body: dict[str, Any], job: Job) -> str:
     for page in range(body["pages"]):
         job.progress((page + 1) / body["pages"], "page", rows=page)
         job.log.info("published", page=page)
-    return f"{body['pages']} pages of {job.trace_id}"
+    return f"{body['pages']} pages of {job.task_id}"
 
 
 def test_a_handler_runs_and_says_how_far_it_is() -> None:
-    test = TaskTest(publish, trace_id="t1")
+    test = TaskTest(publish, task_id="t1")
     assert test.run({"pages": 2}) == "2 pages of t1"
     assert [(step.fraction, step.note, step.numbers) for step in test.steps] == [
         (0.5, "page", {"rows": 0.0}),
@@ -185,10 +185,10 @@ def test_a_pause_that_can_not_be_is_refused_where_it_is_asked_for(after_s: Any) 
 
 def test_a_follow_up_is_given_the_outcome_before_it() -> None:
     def handle(body: dict[str, Any], job: Job) -> Any:
-        return job.after and [job.after.trace_id, job.after.value]
+        return job.after and [job.after.task_id, job.after.value]
 
     assert TaskTest(handle).run({}) is None
-    before = Outcome(trace_id="t-1", state=State.SUCCEED, value={"pages": 3})
+    before = Outcome(task_id="t-1", state=State.SUCCEEDED, value={"pages": 3})
     assert TaskTest(handle, after=before).run({}) == ["t-1", {"pages": 3}]
 
 

@@ -421,7 +421,7 @@ class App:
     ) -> Callable[[F], F]:
         """Declare tasks that are sent by the clock. The decorator takes a function that gets the due time, in
         ``zone``, and returns the tasks to send (:class:`holdfast.Order`). For each time, they are sent once
-        over all nodes. An order without a trace id gets one made from ``name`` and the time.
+        over all nodes. An order without a task id gets one made from ``name`` and the time.
 
         Args:
             name: a name that is unique in the app.

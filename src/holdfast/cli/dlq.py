@@ -45,7 +45,7 @@ OfApp = Annotated[str, Parameter(name="--app", help="Dead letters of this app's 
 Types = Annotated[
     tuple[str, ...], Parameter(name="--type", help="With --app: only tasks of this type. May be repeated.")
 ]
-Trace = Annotated[str, Parameter(help="With --app: only the task with this trace id.")]
+Trace = Annotated[str, Parameter(help="With --app: only the task with this task id.")]
 Since = Annotated[
     str, Parameter(help="With --app: only those set aside within this time: 90s, 15m, 2h or 7d.")
 ]
@@ -94,7 +94,7 @@ async def ls(
     if owner:
         from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
 
-        choice = Choice(trace=trace, since=ago(since), error=error)
+        choice = Choice(task_id=trace, since=ago(since), error=error)
         async with producing(options.load(), owner, reads_only=True) as services:
             found = await make_dead_letters(services, owner).first(limit, task_type, choice)
     else:
@@ -176,7 +176,7 @@ async def redrive(
         of_apps={"--type": task_type, "--trace": trace, "--since": since, "--error": error, "--from": source},
     )
     if owner:
-        choice = Choice(trace=trace, since=ago(since), error=error)
+        choice = Choice(task_id=trace, since=ago(since), error=error)
         await _redrive_tasks(owner, task_type, choice, source, json, options)
         return 0
 
@@ -212,7 +212,7 @@ async def backup(
     from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
 
     output.go_on_unread()
-    choice = Choice(trace=trace, since=ago(since), error=error)
+    choice = Choice(task_id=trace, since=ago(since), error=error)
     async with (
         producing(options.load(), owner, reads_only=every_s is None) as services,
         backup_at(target, services.access) as place,
@@ -246,7 +246,7 @@ async def _redrive_tasks(
     count = passed = 0
     async with producing(options.load(), owner, reads_only=True) as services:
         letters = make_dead_letters(services, owner)
-        wish = {"types": " ".join(types), "trace": choice.trace, "error": choice.error}
+        wish = {"types": " ".join(types), "trace": choice.task_id, "error": choice.error}
         async with audited(services, dead_letters.REDRIVE_ACTION, owner, wish):
             if source:
                 async with backup_at(source) as place:

@@ -43,7 +43,7 @@ PAGE = 500
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 Owner = Annotated[str, Parameter(help="Name of the app whose tasks they are.")]
-Trace = Annotated[str, Parameter(help="The task's trace id.")]
+Trace = Annotated[str, Parameter(help="The task's id.")]
 WaitTimeout = Annotated[
     float | None,
     Parameter(
@@ -78,7 +78,7 @@ async def send(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Send a task; prints its trace id.
+    """Send a task; prints its task id.
 
     ```
     holdfast tasks send reports report.publish '{"customer": "acme"}' --group acme
@@ -112,7 +112,7 @@ async def send(
     order = Order(
         task_type=task_type,
         body=value,
-        trace_id=trace_id,
+        task_id=trace_id,
         dedupe=dedupe,
         group=group,
         priority=priority,
@@ -172,7 +172,7 @@ async def batch(
     }
     async with producing(options.load(), owner) as services:
         producer = make_producer(services, owner)
-        trace = await producer.send_batch(orders, **follow_ups, trace_id=trace_id, dedupe=dedupe)
+        trace = await producer.send_batch(orders, **follow_ups, task_id=trace_id, dedupe=dedupe)
         return await _sent(services, producer, trace, wait, wait_timeout_s, json)
 
 
@@ -272,7 +272,7 @@ async def show(owner: Owner, trace_id: Trace, /, *, json: Json = False, options:
     if json:
         output.json_line(shown(task))
         return
-    for name, value in msgspec.structs.asdict(shown(task)).items():
+    for name, value in msgspec.to_builtins(shown(task)).items():
         output.say(f"{name}: {output.moment(value) if name.endswith('_at') else value}")
 
 
@@ -373,7 +373,7 @@ async def watch(
         with Live(bars, console=bars.console, refresh_per_second=4):
             while True:
                 found = await patience.read(look)
-                there = {task.trace: task for task in found}
+                there = {task.task_id: task for task in found}
                 gone = [trace for trace in awaited if trace not in there]
                 if gone and not known:  # at the first look
                     raise tasks.not_known(*gone)
@@ -422,12 +422,12 @@ async def briefs(
                         return
 
 
-COLUMNS = ["trace id", "type", "state", "attempts", "progress", "node", "since", "detail"]
+COLUMNS = ["task id", "type", "state", "attempts", "progress", "node", "since", "detail"]
 
 
 def _row(task: Task) -> Sequence[Any]:
     return [
-        task.trace,
+        task.task_id,
         task.type,
         task.state.value,
         task.attempts,
@@ -452,17 +452,17 @@ def progress_bars() -> Progress:
 def draw(bars: Progress, known: dict[str, Any], tasks: Sequence[Task]) -> None:
     """Draw a bar for each of the tasks. ``known`` keeps the bar of each task between two calls."""
     for task in tasks:
-        if task.trace not in known:
-            known[task.trace] = bars.add_task(f"{task.type} {task.trace}", total=1.0, note="")
+        if task.task_id not in known:
+            known[task.task_id] = bars.add_task(f"{task.type} {task.task_id}", total=1.0, note="")
         note = task.note if task.state is State.RUNNING else task.state.value
-        bars.update(known[task.trace], completed=task.progress, note=note)
-    for trace in known.keys() - {task.trace for task in tasks}:
+        bars.update(known[task.task_id], completed=task.progress, note=note)
+    for trace in known.keys() - {task.task_id for task in tasks}:
         bars.remove_task(known.pop(trace))
 
 
 def outcome_record(outcome: Outcome) -> dict[str, Any]:
     """An outcome as a JSON record."""
-    told = msgspec.structs.asdict(outcome)
+    told = {field.encode_name: getattr(outcome, field.name) for field in msgspec.structs.fields(outcome)}
     return {name: output.moment(value) if name.endswith("_at") else value for name, value in told.items()}
 
 
@@ -491,7 +491,7 @@ def _print_outcome(outcome: Outcome, json: bool) -> None:
     if json:
         output.json_line(outcome_record(outcome))
         return
-    output.say(f"{outcome.trace_id}: {outcome.state.value} after {outcome.attempts} attempt(s)")
+    output.say(f"{outcome.task_id}: {outcome.state.value} after {outcome.attempts} attempt(s)")
     for text in (outcome.detail, "" if outcome.value is None else str(outcome.value)):
         if text:
             output.say(text)

@@ -231,7 +231,7 @@ class AsyncClient:
         return await ask(services.coordinator(), caller, services.clock, stream, key, request, timeout_s)
 
     async def send(self, task_type: str, body: Any = None, **options: Unpack[SendOptions]) -> str:
-        """Send a task; returns its trace id.
+        """Send a task; returns its task id.
 
         Args:
             task_type: the declared name of the task's type.
@@ -243,11 +243,11 @@ class AsyncClient:
         and Unavailable or OutcomeUnknown if the queue or the task store doesn't answer.
         """
         order = Order(task_type=task_type, body=body, **options)
-        (trace,) = await self.send_many([order])
-        return trace
+        (task_id,) = await self.send_many([order])
+        return task_id
 
     async def send_many(self, orders: Sequence[Order]) -> list[str]:
-        """Send tasks in as few calls as the queue allows; returns their trace ids, in order."""
+        """Send tasks in as few calls as the queue allows; returns their task ids, in order."""
         return await (await self._producer()).send(orders)
 
     async def send_batch(
@@ -256,25 +256,25 @@ class AsyncClient:
         *,
         then: FollowUps = (),
         on_failure: FollowUps = (),
-        trace_id: str = "",
+        task_id: str = "",
         dedupe: str = "",
     ) -> str:
         """Send tasks together, and once all of them have ended what follows. Returns the id of the batch, for
         ``status`` and ``wait``.
 
         Args:
-            orders: at most 10,000 tasks, which have no ``trace_id`` or ``dedupe`` of their own.
+            orders: at most 10,000 tasks, which have no ``task_id`` or ``dedupe`` of their own.
             then: the task, or tasks, to send once all have succeeded. ``job.after`` is the outcome of the
                 batch; its ``value`` says how many ``tasks`` there were, and how many ``failed``.
             on_failure: the same for when all have ended and one or more have not succeeded.
-            trace_id: the id of the batch (default: a random one, or one made from ``dedupe``).
+            task_id: the id of the batch (default: a random one, or one made from ``dedupe``).
             dedupe: of the batches with the same key, only the first is sent (default: none).
 
-        If this raises OutcomeUnknown, some may have been sent; the same call with a ``trace_id`` or
+        If this raises OutcomeUnknown, some may have been sent; the same call with a ``task_id`` or
         ``dedupe`` sends the others. Otherwise it raises as ``send``.
         """
         return await (await self._producer()).send_batch(
-            orders, then=then, on_failure=on_failure, trace_id=trace_id, dedupe=dedupe
+            orders, then=then, on_failure=on_failure, task_id=task_id, dedupe=dedupe
         )
 
     async def schedule(
@@ -322,16 +322,16 @@ class AsyncClient:
         services = await self._services()
         return Schedules(services.registry(), self._app, services.clock)
 
-    async def status(self, trace_id: str) -> Task | None:
+    async def status(self, task_id: str) -> Task | None:
         """Return a task's record: its state, attempts and outcome; None for a task that isn't known, or is no
         longer kept."""
-        return await (await self._producer()).status(trace_id)
+        return await (await self._producer()).status(task_id)
 
-    async def wait(self, trace_id: str, timeout_s: float | None = None) -> Outcome:
+    async def wait(self, task_id: str, timeout_s: float | None = None) -> Outcome:
         """Wait until a task has ended, and return its outcome. With ``timeout_s`` a task that isn't known is
         waited for too, such as one that follows upon others: it is sent once they have ended. Raises
         TimeoutError after ``timeout_s``, and without it OperationRefused for a task that isn't known."""
-        return await (await self._producer()).wait(trace_id, timeout_s)
+        return await (await self._producer()).wait(task_id, timeout_s)
 
     async def briefs(self, *, follow: bool = True) -> AsyncGenerator[Brief]:
         """Yield briefs, the outcomes of tasks: with ``follow`` for ever as they come, else those that wait
@@ -340,16 +340,16 @@ class AsyncClient:
             async for brief in briefs:
                 yield brief
 
-    async def cancel(self, trace_id: str, reason: str = "cancelled by its producer") -> Task | None:
+    async def cancel(self, task_id: str, reason: str = "cancelled by its producer") -> Task | None:
         """Cancel a task. Returns its record; None for a task that isn't known."""
-        return await (await self._producer()).cancel(trace_id, reason)
+        return await (await self._producer()).cancel(task_id, reason)
 
     async def back_up(
         self,
         target: str,
         *,
         types: Collection[str] = (),
-        trace: str = "",
+        task_id: str = "",
         since: float = 0.0,
         until: float = math.inf,
         error: str = "",
@@ -360,13 +360,13 @@ class AsyncClient:
         Args:
             target: the file's path, or a URL.
             types: only tasks of these types (default: all known types).
-            trace: only the task with this trace id (default: all).
+            task_id: only the task with this id (default: all).
             since: only those dead-lettered at this wall time, in seconds, or later (default: all).
             until: only those dead-lettered before this wall time, in seconds (default: all).
             error: only those whose reason this regular expression finds (default: all).
         """
         letters = await self._dead_letters()
-        choice = Choice(trace=trace, since=since, until=until, error=error)
+        choice = Choice(task_id=task_id, since=since, until=until, error=error)
         async with backup_at(target, access_for(self._config.file_access)) as backup:
             return await letters.back_up(backup, types, choice)
 
@@ -375,7 +375,7 @@ class AsyncClient:
         *,
         types: Collection[str] = (),
         source: str = "",
-        trace: str = "",
+        task_id: str = "",
         since: float = 0.0,
         until: float = math.inf,
         error: str = "",
@@ -384,7 +384,7 @@ class AsyncClient:
         for ``back_up``. ``source`` takes them from a back-up instead, a path or URL that ``back_up`` wrote;
         tasks which wait, run or have succeeded since are then left out."""
         letters = await self._dead_letters()
-        choice = Choice(trace=trace, since=since, until=until, error=error)
+        choice = Choice(task_id=task_id, since=since, until=until, error=error)
         if not source:
             return await letters.redrive(types, choice)
         async with backup_at(source) as backup:

@@ -140,14 +140,12 @@ class Client:
         *,
         then: FollowUps = (),
         on_failure: FollowUps = (),
-        trace_id: str = "",
+        task_id: str = "",
         dedupe: str = "",
     ) -> str:
         """As :meth:`AsyncClient.send_batch`."""
         return self._run(
-            self._client.send_batch(
-                orders, then=then, on_failure=on_failure, trace_id=trace_id, dedupe=dedupe
-            )
+            self._client.send_batch(orders, then=then, on_failure=on_failure, task_id=task_id, dedupe=dedupe)
         )
 
     def schedule(
@@ -171,13 +169,13 @@ class Client:
         """As :meth:`AsyncClient.scheduled`."""
         return self._run(self._client.scheduled())
 
-    def status(self, trace_id: str) -> Task | None:
+    def status(self, task_id: str) -> Task | None:
         """As :meth:`AsyncClient.status`."""
-        return self._run(self._client.status(trace_id))
+        return self._run(self._client.status(task_id))
 
-    def wait(self, trace_id: str, timeout_s: float | None = None) -> Outcome:
+    def wait(self, task_id: str, timeout_s: float | None = None) -> Outcome:
         """As :meth:`AsyncClient.wait`."""
-        return self._run(self._client.wait(trace_id, timeout_s))
+        return self._run(self._client.wait(task_id, timeout_s))
 
     def briefs(self, *, follow: bool = True) -> Iterator[Brief]:
         """As :meth:`AsyncClient.briefs`."""
@@ -188,23 +186,23 @@ class Client:
         finally:
             self._run(_close(briefs))
 
-    def cancel(self, trace_id: str, reason: str = "cancelled by its producer") -> Task | None:
+    def cancel(self, task_id: str, reason: str = "cancelled by its producer") -> Task | None:
         """As :meth:`AsyncClient.cancel`."""
-        return self._run(self._client.cancel(trace_id, reason))
+        return self._run(self._client.cancel(task_id, reason))
 
     def back_up(
         self,
         target: str,
         *,
         types: Collection[str] = (),
-        trace: str = "",
+        task_id: str = "",
         since: float = 0.0,
         until: float = math.inf,
         error: str = "",
     ) -> int:
         """As :meth:`AsyncClient.back_up`."""
         return self._run(
-            self._client.back_up(target, types=types, trace=trace, since=since, until=until, error=error)
+            self._client.back_up(target, types=types, task_id=task_id, since=since, until=until, error=error)
         )
 
     def redrive(
@@ -212,7 +210,7 @@ class Client:
         *,
         types: Collection[str] = (),
         source: str = "",
-        trace: str = "",
+        task_id: str = "",
         since: float = 0.0,
         until: float = math.inf,
         error: str = "",
@@ -220,7 +218,7 @@ class Client:
         """As :meth:`AsyncClient.redrive`."""
         return self._run(
             self._client.redrive(
-                types=types, source=source, trace=trace, since=since, until=until, error=error
+                types=types, source=source, task_id=task_id, since=since, until=until, error=error
             )
         )
 

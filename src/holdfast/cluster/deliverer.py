@@ -135,7 +135,7 @@ class Deliverer:
 
     def hand_over(self, queue: str, sender: str, effects: tuple[Effect, ...], answer: Answer) -> None:
         """Hand over the first of some effects of ``sender`` that have one target and key, as many as the
-        target takes in one call. The sender is the full key of a stream, or type and trace id of a task;
+        target takes in one call. The sender is the full key of a stream, or type and task id of a task;
         ``queue`` names its queue."""
         name = f"letters of {queue}" if effects[0].refused else effects[0].target
         try:

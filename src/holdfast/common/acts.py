@@ -47,7 +47,7 @@ class Effect(msgspec.Struct, frozen=True, array_like=True):
     ``number`` and ``place`` are those of the commit that added it and its place therein; pending effects are
     in that order. A task has one commit, number 0. ``id`` is made of them (see :func:`effect_id`). ``target``
     is what the handler named, and ``key`` the target's key. ``cause`` is the identity, without the stream's
-    key, of the message that sent it, or the trace id of the task; ``hops`` counts the effects that led to it.
+    key, of the message that sent it, or the task id of the task; ``hops`` counts the effects that led to it.
     ``at`` is the wall time of the commit that added it, and ``not_before`` that of its first hand-over.
     ``refused`` is why its target doesn't take it: then it goes to the dead letters instead. ``traceparent``
     is the place in a trace of what sent it, "" for none.

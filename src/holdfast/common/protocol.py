@@ -167,7 +167,7 @@ class LookAtTask(msgspec.Struct, frozen=True, tag=True):
     """Asks where a task is that runs on the node. The reply's text is a JSON object."""
 
     to: str
-    trace: str
+    task_id: str = msgspec.field(name="trace")
 
 
 class Busiest(msgspec.Struct, frozen=True, tag=True):

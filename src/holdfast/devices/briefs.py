@@ -29,7 +29,7 @@ BATCH = 500
 """Commands that are read, told, and let go at once."""
 
 OUTCOMES = {
-    CommandState.ACKNOWLEDGED: TaskState.SUCCEED,
+    CommandState.ACKNOWLEDGED: TaskState.SUCCEEDED,
     CommandState.FAILED: TaskState.FAILED,
     CommandState.EXPIRED: TaskState.TIMEOUT,
     CommandState.SUPERSEDED: TaskState.DUPLICATED,
@@ -112,7 +112,7 @@ class Briefs:
 
 
 def brief_of(app: str, outbox: str, entry: StoredCommand, node: str) -> bytes:
-    """The brief of a closed command. Its trace id is ``OUTBOX-ID``, its type the outbox; its value says what
+    """The brief of a closed command. Its task id is ``OUTBOX-ID``, its type the outbox; its value says what
     only commands have: ``command``, ``device``, ``state``, ``trace_id``, ``rollout``, and the device's
     ``answer`` as JSON or text, or as ``answer_base64``."""
     trace = f"{outbox}-{entry.id}"
@@ -126,7 +126,7 @@ def brief_of(app: str, outbox: str, entry: StoredCommand, node: str) -> bytes:
         **_answer(entry.answer),
     }
     outcome = Outcome(
-        trace_id=trace,
+        task_id=trace,
         state=state,
         value=value,
         detail=entry.reason,
@@ -134,12 +134,12 @@ def brief_of(app: str, outbox: str, entry: StoredCommand, node: str) -> bytes:
         started_at=entry.published_at or 0.0,
         ended_at=entry.closed_at or 0.0,
         node=node,
-        progress=float(state is TaskState.SUCCEED),
+        progress=float(state is TaskState.SUCCEEDED),
         epoch=entry.epoch,
     )
     envelope = Envelope(
         app=app,
-        trace_id=trace,
+        task_id=trace,
         task_type=outbox,
         priority=max(-(2**31), min(entry.priority, 2**31 - 1)),
         sent_at=entry.created_at,

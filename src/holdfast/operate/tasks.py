@@ -56,7 +56,7 @@ async def listed(
     since: float = 0.0,
     down: bool = False,
 ) -> Sequence[Task]:
-    """Tasks in order of their trace ids, after the id ``after``: at most ``limit``, in this state, of this
+    """Tasks in order of their task ids, after the id ``after``: at most ``limit``, in this state, of this
     type, and that were queued, started or ended since this wall time; with ``down``, the other way round."""
     store = services.task_store(app)
     return await store.list(limit, after, state=state, type=task_type, since=since, down=down)
@@ -97,17 +97,17 @@ async def tasks_warning(services: Services, app: str, types: Collection[str] = (
     return ""
 
 
-async def known(services: Services, app: str, trace_id: str) -> Task:
+async def known(services: Services, app: str, task_id: str) -> Task:
     """One task whole, with what it returned. Raises OperationRefused if it isn't known."""
-    task = await make_producer(services, app).status(trace_id)
+    task = await make_producer(services, app).status(task_id)
     if task is None:
-        raise not_known(trace_id)
+        raise not_known(task_id)
     return task
 
 
-def not_known(*trace_ids: str) -> NotKnown:
+def not_known(*task_ids: str) -> NotKnown:
     """Return what to raise for tasks that aren't known."""
-    named = ", ".join(map(repr, trace_ids))
+    named = ", ".join(map(repr, task_ids))
     return NotKnown(f"no task {named} is known, or not any more; `holdfast tasks ls` lists them")
 
 
@@ -126,18 +126,18 @@ class TaskLook(msgspec.Struct):
     numbers: dict[str, float] = {}
 
 
-async def look(services: Services, app: str, trace_id: str) -> TaskLook:
+async def look(services: Services, app: str, task_id: str) -> TaskLook:
     """Look where a running task is, without a halt. Raises OperationRefused if it doesn't run."""
-    task = await known(services, app, trace_id)
+    task = await known(services, app, task_id)
     if task.state is not State.RUNNING:
-        raise OperationRefused(f"task {trace_id!r} doesn't run: it is {task.state.value}")
+        raise OperationRefused(f"task {task_id!r} doesn't run: it is {task.state.value}")
     # By its membership: a node that was started again under the same name doesn't run the task.
     entry = (await _listing(services, app)).nodes.get(task.member)
     if entry is None:
-        raise OperationRefused(f"node {task.node!r}, where task {trace_id!r} began, isn't there any more")
+        raise OperationRefused(f"node {task.node!r}, where task {task_id!r} began, isn't there any more")
     member = Member(task.member, task.node, entry.address)
-    text = await nodes.ask(services, member, LookAtTask(member.id, trace_id), LOOK_TIMEOUT_S)
-    with reading(f"what {task.node} tells of {trace_id}"):
+    text = await nodes.ask(services, member, LookAtTask(member.id, task_id), LOOK_TIMEOUT_S)
+    with reading(f"what {task.node} tells of {task_id}"):
         told = msgspec.json.decode(text, type=dict[str, Any])
         return msgspec.convert({"node": task.node, **told}, TaskLook)
 
@@ -148,7 +148,7 @@ async def sent_body(services: Services, app: str, task: Task) -> bytes | None:
     into and has it among the first ``WAITING_LOOKED_AT``. None elsewhere, and for a body that is stored
     apart."""
     data = task.message
-    if not data and task.state is not State.SUCCEED:
+    if not data and task.state is not State.SUCCEEDED:
         queue = services.queue(task_queue(app, task.type))
         data = await (_dead_body(queue, task) if task.ended else _waiting_body(queue, task))
     if not data:
@@ -156,14 +156,14 @@ async def sent_body(services: Services, app: str, task: Task) -> bytes | None:
     from holdfast.tasks.wire import Envelope, decode_task  # noqa: PLC0415
 
     try:
-        body = decode_task(data, Envelope(app=app, trace_id=task.trace, task_type=task.type)).body
+        body = decode_task(data, Envelope(app=app, task_id=task.task_id, task_type=task.type)).body
     except InvalidMessage:  # what can't be read as a task is shown as it is
         return data
     return None if body.stored is not None else body.data
 
 
 async def _dead_body(queue: Queue, task: Task) -> bytes:
-    letters = [] if queue.hides_dead_letters else await queue.dead_letters(1, "", task.trace)
+    letters = [] if queue.hides_dead_letters else await queue.dead_letters(1, "", task.task_id)
     return letters[0].body if letters else b""
 
 
@@ -173,25 +173,25 @@ async def _waiting_body(queue: Queue, task: Task) -> bytes:
     queue, after = cast("TransferableQueue", queue), ""
     for _ in range(0, WAITING_LOOKED_AT, WAITING_PAGE):
         messages = await queue.waiting(WAITING_PAGE, after)
-        found = next((message.body for message in messages if message.key == task.trace), None)
+        found = next((message.body for message in messages if message.key == task.task_id), None)
         if found is not None or not messages:
             return found or b""
         after = messages[-1].id
     return b""
 
 
-async def cancel(services: Services, app: str, trace_id: str, reason: str) -> None:
+async def cancel(services: Services, app: str, task_id: str, reason: str) -> None:
     """Have a task end: at once if it waits, within seconds if it runs. Raises OperationRefused if it isn't
     known, or has ended."""
-    task = await known(services, app, trace_id)
+    task = await known(services, app, task_id)
     if task.ended:
-        raise OperationRefused(f"task {trace_id!r} is {task.state.value} already")
-    await make_producer(services, app).cancel(trace_id, reason)
+        raise OperationRefused(f"task {task_id!r} is {task.state.value} already")
+    await make_producer(services, app).cancel(task_id, reason)
 
 
-async def retry(services: Services, app: str, trace_id: str) -> None:
+async def retry(services: Services, app: str, task_id: str) -> None:
     """Run a task anew that failed and lies with the dead letters. Raises OperationRefused if it doesn't."""
-    task = await known(services, app, trace_id)
+    task = await known(services, app, task_id)
     await make_producer(services, app).retry(task)
 
 

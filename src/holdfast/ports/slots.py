@@ -331,7 +331,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     place in a trace, "" for none.
     """
 
-    trace: str
+    task_id: str
     type: str
     body: bytes
     body_name: str = ""

@@ -31,7 +31,7 @@ from holdfast.rules.tasks.task import (
 
 
 class TaskStore(Protocol):
-    """The tasks of one app by trace id. A store makes all changes by one method, ``change``, and inherits
+    """The tasks of one app by task id. A store makes all changes by one method, ``change``, and inherits
     those that name the change.
 
     Every call may raise Unavailable (nothing happened) or OutcomeUnknown; all may be repeated as they are.
@@ -52,10 +52,10 @@ class TaskStore(Protocol):
         each. A known task is unchanged."""
         return cast("list[Task]", await self.change(wishes))
 
-    async def messages_sent(self, traces: Sequence[str]) -> None:
+    async def messages_sent(self, task_ids: Sequence[str]) -> None:
         """Record that the messages of these tasks were sent, so that ``due`` returns them no more. Unknown
         ones are ignored."""
-        await self.change([MessageSent(trace) for trace in traces])
+        await self.change([MessageSent(task_id) for task_id in task_ids])
 
     async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
         """Begin attempts; returns the new record of each task."""
@@ -80,7 +80,7 @@ class TaskStore(Protocol):
 
     async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
         """Record (trace, epoch) of outcomes whose briefs were sent. Unknown ones are ignored."""
-        await self.change([BriefSent(trace, epoch) for trace, epoch in sent])
+        await self.change([BriefSent(task_id, epoch) for task_id, epoch in sent])
 
     async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
         """Record which effects of outcomes are still to be handed over. Unknown tasks are ignored."""
@@ -91,22 +91,22 @@ class TaskStore(Protocol):
         None for one that isn't known."""
         return cast("list[Task | None]", await self.change(wishes))
 
-    async def cancel(self, trace: str, reason: str) -> Task | None:
+    async def cancel(self, task_id: str, reason: str) -> Task | None:
         """Cancel a task; returns its record, or None if it isn't known."""
-        [task] = await self.change([CancelTask(trace, reason)])
+        [task] = await self.change([CancelTask(task_id, reason)])
         return cast("Task | None", task)
 
-    async def reset(self, traces: Sequence[str]) -> list[Task | None]:
+    async def reset(self, task_ids: Sequence[str]) -> list[Task | None]:
         """Queue tasks again with all their tries, except those that run or have succeeded; returns the record
         of each, None for one that isn't known."""
-        return cast("list[Task | None]", await self.change([ResetTask(trace) for trace in traces]))
+        return cast("list[Task | None]", await self.change([ResetTask(task_id) for task_id in task_ids]))
 
     async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
         """Return up to ``limit`` tasks whose messages are to be sent within ``ahead_s``, soonest first. A
         store of several parts keeps that order in each. For ``lease_s`` after that none of them is returned
         again."""
 
-    async def get(self, trace: str) -> Task | None:
+    async def get(self, task_id: str) -> Task | None:
         """Return the record of a task; None if it isn't known."""
 
     async def list(

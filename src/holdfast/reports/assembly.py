@@ -75,7 +75,7 @@ def publish_reports(
     @contextlib.asynccontextmanager
     async def opened(job: Job) -> AsyncIterator[tuple[Publisher, float]]:
         async with Services(settled()) as services:
-            task = await services.task_store(job.app).get(job.trace_id)
+            task = await services.task_store(job.app).get(job.task_id)
             registry, known = services.registry(), credentials or Credentials()
             async with report_publisher(
                 services.clock, registry, known, limits, roots, destinations, services.access

@@ -45,7 +45,7 @@ def today(services: Services) -> dt.date:
 async def files_of(
     services: Services, day: dt.date, *, customer: str = "", state: TaskState | None = None, app: str = ""
 ) -> FilesFound:
-    """Return the files of a day, by trace id and number.
+    """Return the files of a day, by task id and number.
 
     With the name of an app, reports of it that no node has begun come last: those that wait, whatever their
     day, and those that ended so on this day. Of their orders nothing is known but whose they are. Raises
@@ -75,7 +75,7 @@ async def _as_they_stand(services: Services, rows: Sequence[Row]) -> list[Row]:
     for app, traces in open_traces.items():
         async with services_of(services, app) as theirs:
             for task in await _ended(theirs.task_store(app), traces):
-                ended[app, task.trace] = task
+                ended[app, task.task_id] = task
     return [_as_it_ended(row, ended.get((row.app, row.trace))) for row in rows]
 
 
@@ -85,7 +85,7 @@ async def _ended(store: TaskStore, traces: set[str]) -> list[Task]:
     in_order = sorted(traces)
     for start in range(0, len(in_order), GETS_AT_ONCE):
         tasks = await asyncio.gather(*map(store.get, in_order[start : start + GETS_AT_ONCE]))
-        found += [task for task in tasks if task and task.ended and task.state is not TaskState.SUCCEED]
+        found += [task for task in tasks if task and task.ended and task.state is not TaskState.SUCCEEDED]
     return found
 
 
@@ -106,7 +106,7 @@ async def _never_begun(store: TaskStore, app: str, day: dt.date, begun: set[str]
         rows += [
             _row_of(task, app, day)
             for task in tasks
-            if task.trace not in begun and not task.attempts and _is_of(task, day)
+            if task.task_id not in begun and not task.attempts and _is_of(task, day)
         ]
     return rows, complete
 
@@ -116,7 +116,7 @@ async def _listed(store: TaskStore, state: TaskState, since: float) -> tuple[lis
     all."""
     found: list[Task] = []
     while len(found) < LOOKED_AT_MAX:
-        after = found[-1].trace if found else ""
+        after = found[-1].task_id if found else ""
         limit = min(PAGE_TASKS, LOOKED_AT_MAX - len(found))
         page = await store.list(limit, after, state=state, type=TASK_TYPE, since=since)
         if not page:
@@ -133,7 +133,7 @@ def _is_of(task: Task, day: dt.date) -> bool:
 def _row_of(task: Task, app: str, day: dt.date) -> Row:
     return Row(
         app=app,
-        trace=task.trace,
+        trace=task.task_id,
         customer=task.group,
         report="",
         day=day,

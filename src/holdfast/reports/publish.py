@@ -298,13 +298,13 @@ class _Book:
         """It is delivered, perhaps ``before`` this attempt, or there is nothing to deliver."""
         ended_at = (before and self.row.ended_at) or self._clock.wall()
         await self._keep(
-            msgspec.structs.replace(self.row, record=record, state=TaskState.SUCCEED, ended_at=ended_at)
+            msgspec.structs.replace(self.row, record=record, state=TaskState.SUCCEEDED, ended_at=ended_at)
         )
         return self.row
 
     async def fail(self, error: BaseException) -> None:
         """The attempt failed: for good, or for another to come."""
-        if isinstance(error, Fenced) or self.row.state is TaskState.SUCCEED:
+        if isinstance(error, Fenced) or self.row.state is TaskState.SUCCEEDED:
             return
         told = self._attempt
         permanent = isinstance(error, HoldfastError) and error.retry is Retry.NEVER

@@ -36,11 +36,11 @@ FORM_TYPES = ("text/plain", "multipart/form-data", "application/x-www-form-urlen
 
 
 class Asked(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of ``POST /v1/tasks``: a task to run, or only the ``trace_id`` of one to retry."""
+    """The body of ``POST /v1/tasks``: a task to run, or only the ``task_id`` of one to retry."""
 
     task_type: str = ""
     body: msgspec.Raw = msgspec.Raw(b"null")
-    trace_id: str = ""
+    task_id: str = msgspec.field(default="", name="trace_id")
     group: str = ""
     priority: int = 0
     delay_s: float = 0.0
@@ -55,7 +55,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
         return Order(
             task_type=self.task_type,
             body=_body(self.body),
-            trace_id=self.trace_id,
+            task_id=self.task_id,
             group=self.group,
             priority=self.priority,
             delay_s=self.delay_s,
@@ -72,7 +72,7 @@ class TaskStanding(msgspec.Struct):
     ``cancelled`` says of one that failed or timed out that somebody had cancelled it. ``earlier`` has a line
     for each attempt before the last one."""
 
-    trace_id: str
+    task_id: str = msgspec.field(name="trace_id")
     task_type: str
     state: State
     attempts: int
@@ -155,15 +155,15 @@ class TaskApi:
 
     async def _on_send(self, request: web.Request) -> web.Response:
         order = await self._read(request)
-        known = await self._producer.status(order.trace_id) if order.trace_id else None
-        if known is not None and known.state is State.SUCCEED:
+        known = await self._producer.status(order.task_id) if order.task_id else None
+        if known is not None and known.state is State.SUCCEEDED:
             return _duplicate(known)
         if known is not None and known.state is State.RUNNING:
             raise RequestRefused(
-                409, "running", "It is running", f"task {known.trace!r} runs on node {known.node}"
+                409, "running", "It is running", f"task {known.task_id!r} runs on node {known.node}"
             )
-        if known is None and order.trace_id and not order.task_type:
-            raise _unknown(order.trace_id)
+        if known is None and order.task_id and not order.task_type:
+            raise _unknown(order.task_id)
         if known is not None and not order.task_type:
             refuse_batch(known)
         task_type = order.task_type or (known.type if known else "")
@@ -182,7 +182,7 @@ class TaskApi:
         else:
             message = await self._producer.send_stand_in(order, delay_s, request.headers.get(TRACEPARENT, ""))
         if message is None:  # the task has succeeded meanwhile
-            succeeded = await self._producer.status(order.trace_id)
+            succeeded = await self._producer.status(order.task_id)
             assert succeeded is not None
             return _duplicate(succeeded)
         if not delay_s:
@@ -203,8 +203,8 @@ class TaskApi:
             asked = _asked.decode(data)
         except UNREADABLE as error:
             raise _no_task(error) from None
-        if asked.trace_id:
-            check_key(asked.trace_id, "trace_id")
+        if asked.task_id:
+            check_key(asked.task_id, "trace_id")
         return asked.order()
 
     async def _on_status(self, request: web.Request) -> web.Response:
@@ -214,22 +214,22 @@ class TaskApi:
         task = await self._known(request)
         if task.ended:
             raise RequestRefused(
-                409, "ended", "It has ended", f"task {task.trace!r} is {task.state.value} already"
+                409, "ended", "It has ended", f"task {task.task_id!r} is {task.state.value} already"
             )
         why = request.query.get("reason", "") or "over HTTP"
-        cancelled = await self._producer.cancel(task.trace, why)
-        self._stop_here(task.trace, why)
+        cancelled = await self._producer.cancel(task.task_id, why)
+        self._stop_here(task.task_id, why)
         return _answer(shown(cancelled or task), 202)
 
     async def _known(self, request: web.Request) -> Task:
         raw = request.rel_url.raw_path.removeprefix(f"{PATH}/").removesuffix("/cancel")
         try:
-            trace = check_key(unquote_to_bytes(raw).decode(), "trace")
+            task_id = check_key(unquote_to_bytes(raw).decode(), "trace")
         except UnicodeDecodeError:
             raise InvalidMessage("field 'trace' is no UTF-8", "trace") from None
-        task = await self._producer.status(trace)
+        task = await self._producer.status(task_id)
         if task is None:
-            raise _unknown(trace)
+            raise _unknown(task_id)
         return task
 
 
@@ -241,8 +241,8 @@ def follow_up(text: str) -> Order:
         raise _no_task(error) from None
 
 
-def _unknown(trace: str) -> RequestRefused:
-    return RequestRefused(404, "no-task", "No such task", f"no task {trace!r} is known, or not any more")
+def _unknown(task_id: str) -> RequestRefused:
+    return RequestRefused(404, "no-task", "No such task", f"no task {task_id!r} is known, or not any more")
 
 
 def _body(raw: msgspec.Raw) -> Any:
@@ -259,7 +259,7 @@ def _no_task(error: Exception) -> InvalidMessage:
 def shown(task: Task) -> TaskStanding:
     """Return a task's state as the API and the command line show it."""
     return TaskStanding(
-        trace_id=task.trace,
+        task_id=task.task_id,
         task_type=task.type,
         state=task.state,
         attempts=task.attempts,

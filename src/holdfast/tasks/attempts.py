@@ -101,7 +101,7 @@ class TaskAttempts:
         elif failure.begun or item.stopping:
             self._attempted(item, failure)
         else:
-            self._host.log.warning("a stored body can't be read", task=item.trace, error=failure.error)
+            self._host.log.warning("a stored body can't be read", task_id=item.task_id, error=failure.error)
             self._held.runs_no_more(item)
             delay_s = FETCH_AGAIN_S * (0.5 + self._host.clock.random())
             self._returns.return_attempt(item, spent=False, delay_s=delay_s, detail=failure.error)
@@ -112,7 +112,7 @@ class TaskAttempts:
         if not item.spec.resumable and holdable_s < timeout_s:
             self._host.log.warning(
                 "the queue can't hold this task for all of its timeout; it ends earlier, as timed out",
-                task=item.trace,
+                task_id=item.task_id,
                 type=item.type,
                 timeout_s=timeout_s,
                 holdable_s=holdable_s,
@@ -153,7 +153,7 @@ class TaskAttempts:
             self._pause(item, ended, detail)
         elif step is NextStep.RETURN:
             self._returns.return_attempt(item, spent=False, delay_s=ended.rest_s)
-        elif step is NextStep.SUCCEED:
+        elif step is NextStep.SUCCEEDED:
             self._succeed(item, ended)
         elif step is NextStep.CANCEL:
             self._fail(item, state, f"cancelled: {item.cancel}")
@@ -171,7 +171,9 @@ class TaskAttempts:
         can't be hidden as long as one likes, and may come twice."""
         pause_s = ended.pause_s
         self._host.stats.tasks_paused += 1
-        self._host.log.info("attempt asked for a pause", task=item.trace, type=item.type, pause_s=pause_s)
+        self._host.log.info(
+            "attempt asked for a pause", task_id=item.task_id, type=item.type, pause_s=pause_s
+        )
         hidden_s = min(pause_s, self._queues[item.queue].hold_max_s / 2)
         self._returns.return_attempt(item, spent=False, delay_s=hidden_s, detail=detail, pause_s=pause_s)
 
@@ -222,18 +224,18 @@ class TaskAttempts:
         effects = effects_of(item, epoch, ended.sends, self._host.clock.wall()) if ended.sends else b""
         item.end()
         self._completer.end(
-            item, EndAttempt(item.trace, epoch, State.SUCCEED, result, effects=effects, stored=stored)
+            item, EndAttempt(item.task_id, epoch, State.SUCCEEDED, result, effects=effects, stored=stored)
         )
 
     def _fail(self, item: HeldTask, state: State, detail: str) -> None:
         assert item.attempt is not None
         item.end()
-        self._completer.end(item, EndAttempt(item.trace, item.attempt.epoch, state, detail=redact(detail)))
+        self._completer.end(item, EndAttempt(item.task_id, item.attempt.epoch, state, detail=redact(detail)))
 
     def _log_failure(self, event: str, item: HeldTask, ended: Ended) -> None:
         self._host.log.warning(
             event,
-            task=item.trace,
+            task_id=item.task_id,
             type=item.type,
             error=ended.error,
             at=raised_at(ended.detail),

@@ -73,13 +73,13 @@ class TaskBeats:
         if item.stopping and why is not Stop.LAPSED:
             return
         reason = cancel or why.value
-        self._host.log.warning("attempt asked to end", task=item.trace, type=item.type, reason=reason)
+        self._host.log.warning("attempt asked to end", task_id=item.task_id, type=item.type, reason=reason)
         item.stop(why, cancel)
-        self._slots.cancel(item.trace, reason)
+        self._slots.cancel(item.task_id, reason)
 
-    def cancel(self, trace: str, why: str) -> bool:
+    def cancel(self, task_id: str, why: str) -> bool:
         """End a task that runs here now; return False if it doesn't run here."""
-        item = self._held.by_trace.get(trace)
+        item = self._held.by_id.get(task_id)
         if item is None or item.held.life is not Life.RUNNING:
             return False
         self.stop(item, Stop.CANCELLED, why)
@@ -106,7 +106,7 @@ class TaskBeats:
         member = self._host.membership.id
         beats = [
             AttemptBeat(
-                item.trace,
+                item.task_id,
                 item.attempt.epoch,
                 item.visibility_s,
                 item.progress,
@@ -131,7 +131,7 @@ class TaskBeats:
                 continue
             item.note_attempt(answer, now)
             item.news = False
-            self._slots.renew(item.trace, item.visibility_s)
+            self._slots.renew(item.task_id, item.visibility_s)
             if answer.cancel:
                 self.stop(item, Stop.CANCELLED, answer.cancel)
 

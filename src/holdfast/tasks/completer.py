@@ -56,7 +56,7 @@ class Ending(NamedTuple):
         """True if nothing has to be sent or counted before its brief."""
         attempt, message = self.item.attempt, self.item.message
         follows = attempt is None or attempt.follow_ups
-        return not (follows or message.batch or self.end.state is not State.SUCCEED)
+        return not (follows or message.batch or self.end.state is not State.SUCCEEDED)
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -183,7 +183,7 @@ class Completer:
             return
         plain = [each for each in taken if each.is_plain]
         others = [each for each in taken if not each.is_plain]
-        brief = partial(self._brief_from, {each.end.trace: each.item for each in plain})
+        brief = partial(self._brief_from, {each.end.task_id: each.item for each in plain})
         end_and_brief = partial(briefing.end_and_brief, queue=brief_queue(self._app), brief=brief)
         halves = ((plain, end_and_brief), (others, self._store.end))
         # At once, as each is a durable transaction.
@@ -218,7 +218,7 @@ class Completer:
                 continue
             if isinstance(answer, Fenced):
                 self._stats.fenced += 1
-                self._log.info("an outcome came too late", task=item.trace, error=str(answer))
+                self._log.info("an outcome came too late", task_id=item.task_id, error=str(answer))
             self._returns.drop(item)
             self._done(1)
 
@@ -232,11 +232,11 @@ class Completer:
 
     def _brief_from(self, items: Mapping[str, HeldTask], task: Task) -> Outgoing:
         """The brief of one of these tasks."""
-        item = items[task.trace]
+        item = items[task.task_id]
         return _outgoing(item.message.envelope, outcome_of(self._app, task), item.held.context)
 
     def _count(self, task: Task) -> None:
-        self._stats.tasks_succeeded += task.state is State.SUCCEED
+        self._stats.tasks_succeeded += task.state is State.SUCCEEDED
         self._stats.tasks_failed += task.state is State.FAILED
         self._stats.tasks_timed_out += task.state is State.TIMEOUT
 
@@ -270,7 +270,7 @@ class Completer:
         """Wait for other outcomes to share the call, where calls cost money and if some will come soon."""
         began_at = self._clock.monotonic()
         while self._patient and self._batcher is not None:
-            others = len(self._held.by_trace) - self._at_end
+            others = len(self._held.by_id) - self._at_end
             patience_s = self._batcher.patience_s(len(self._finished), others)
             left_s = began_at + patience_s - self._clock.monotonic()
             if left_s <= 0:
@@ -288,19 +288,19 @@ class Completer:
             *(self._bury(done) for done in taken if done.letter),
         )
         later = set[str]().union(*refused)
-        ready = [done for done in taken if done.item.trace not in later]
+        ready = [done for done in taken if done.item.task_id not in later]
         briefs = [
             OutgoingBrief(done.item.message.envelope, done.outcome, done.item.held.context) for done in ready
         ]
         if briefs and not await self._send(briefs):
-            ready, later = [], {done.item.trace for done in taken}
+            ready, later = [], {done.item.task_id for done in taken}
         for done in taken:
-            if done.item.trace in later:
+            if done.item.task_id in later:
                 self._rest(done.item, REFUSED_S)
         for done in ready:
             self._stats.tasks_duplicated += done.outcome.state is State.DUPLICATED
             self._settle(done.item, done.task)
-        told = [(done.item.trace, done.outcome.epoch) for done in ready if done.first]
+        told = [(done.item.task_id, done.outcome.epoch) for done in ready if done.first]
         if told:
             await retry_unless_refused(self._host, STORE, lambda: self._store.briefed(told))
 
@@ -329,13 +329,13 @@ class Completer:
         self._keepers[item.queue].settle(settlement)
 
     async def _bury(self, done: Finished) -> set[str]:
-        """Send the dead letter of a task. Returns its trace id if that is refused."""
+        """Send the dead letter of a task. Returns its task id if that is refused."""
         assert done.letter is not None
         letter = dead_letter(done.item.queue, done.item.full_key, done.letter, self._clock.wall())
         # A repeated send is the same task, even with another message id.
         letter = msgspec.structs.replace(letter, attributes=done.item.held.again)
         is_sent = await self._set_aside(done.item.queue, letter, done.item.message.envelope)
-        return set() if is_sent else {done.item.trace}
+        return set() if is_sent else {done.item.task_id}
 
     async def _set_aside(self, queue: str, letter: DeadLetter, envelope: Envelope) -> bool:
         """Send a dead letter. If the queue calls it too large, it says less: a letter without a body still
@@ -348,7 +348,7 @@ class Completer:
                 )
             except TooLarge as error:
                 self._log.error(
-                    "a dead letter is too large for its queue", task=envelope.trace_id, error=str(error)
+                    "a dead letter is too large for its queue", task_id=envelope.task_id, error=str(error)
                 )
             else:
                 self._stats.set_aside += sent is not None
@@ -356,7 +356,7 @@ class Completer:
         return True  # there is nothing that its queue would take
 
     async def hand_over(self, taken: Sequence[Finished]) -> set[str]:
-        """Send what follows upon these outcomes. Returns the trace ids of tasks of which a follow-up is still
+        """Send what follows upon these outcomes. Returns the task ids of tasks of which a follow-up is still
         to be sent."""
         every = [follow_up for done in taken for follow_up in done.follow_ups]
         if not every:
@@ -374,7 +374,7 @@ class Completer:
 
     async def count_members(self, taken: Sequence[Finished]) -> set[str]:
         """Have tasks counted in their batches, and send what follows a batch that has ended by that. Returns
-        the trace ids of tasks for which that is refused."""
+        the task ids of tasks for which that is refused."""
         if not taken:
             return set()
         counted = await retry_unless_refused(
@@ -383,7 +383,7 @@ class Completer:
             lambda: self._store.count(
                 [
                     CountMember(
-                        batch.trace,
+                        batch.task_id,
                         batch.size,
                         batch.place,
                         not done.outcome.ok,
@@ -395,9 +395,9 @@ class Completer:
             ),
         )
         if counted is None:
-            return {done.item.trace for done in taken}
+            return {done.item.task_id for done in taken}
         ended = {
-            batch.trace: (done.item, batch)
+            batch.task_id: (done.item, batch)
             for done, batch in zip(taken, counted, strict=True)
             if batch.ended and not batch.briefed
         }
@@ -408,13 +408,13 @@ class Completer:
             outcome = outcome_of(self._app, batch)
             finished.append(Finished(item, batch, outcome, True, None, _following(item, batch, outcome)))
         refused = await self.hand_over(finished)
-        told = [(batch.trace, batch.epoch) for item, batch in ended.values() if item.trace not in refused]
+        told = [(batch.task_id, batch.epoch) for item, batch in ended.values() if item.task_id not in refused]
         if told:
             await retry_unless_refused(self._host, STORE, lambda: self._store.briefed(told))
         return refused
 
     async def _hand_over_one(self, done: Finished, follow_up: DueFollowUp) -> set[str]:
-        """Send a follow-up, or its dead letter if no queue would ever take it. Returns the task's trace id if
+        """Send a follow-up, or its dead letter if no queue would ever take it. Returns the task's task id if
         that is refused, or if the follow-up is for another reason: people have to mend that, such as a right
         that is missing. It may have been sent all the same, so it gets no letter."""
         try:
@@ -424,19 +424,19 @@ class Completer:
                 await self.send_follow_ups([without_value(follow_up, done.outcome, error)])
             self._stats.tasks_followed += 1
         except HoldfastError as error:
-            self._log.error("a follow-up can't be sent", task=done.outcome.trace_id, error=str(error))
+            self._log.error("a follow-up can't be sent", task_id=done.outcome.task_id, error=str(error))
             if not isinstance(error, TooLarge | InvalidMessage):
-                return {done.item.trace}
+                return {done.item.task_id}
             letter = DeadLetter(
-                id=f"{follow_up.type}/{follow_up.trace}",
+                id=f"{follow_up.type}/{follow_up.task_id}",
                 body=encode_task(follow_up.task),
-                reason=redact(f"a follow-up of task {done.outcome.trace_id} can't be sent: {error}"),
+                reason=redact(f"a follow-up of task {done.outcome.task_id} can't be sent: {error}"),
                 stream=done.item.queue,
-                key=follow_up.trace,
+                key=follow_up.task_id,
                 at=self._clock.wall(),
             )
             if not await self._set_aside(done.item.queue, letter, follow_up.task.envelope):
-                return {done.item.trace}
+                return {done.item.task_id}
         return set()
 
     async def send_follow_ups(self, follow_ups: Sequence[DueFollowUp]) -> None:
@@ -464,7 +464,7 @@ class Completer:
                 return await self._send([_short(briefs[0], error)], short=True)
             self._log.error(
                 "even the shortest brief is too large for its queue",
-                task=briefs[0].outcome.trace_id,
+                task_id=briefs[0].outcome.task_id,
                 error=str(error),
             )
             return True
@@ -513,7 +513,7 @@ def _without_body(letter: DeadLetter, envelope: Envelope) -> DeadLetter:
 
 def dead_letter_of(item: HeldTask, task: Task) -> PendingDeadLetter | None:
     """Return the dead letter of a task that has ended; None if it succeeded or was cancelled."""
-    if task.state is State.SUCCEED or task.cancelled:
+    if task.state is State.SUCCEEDED or task.cancelled:
         return None
     reason, _, detail = task.detail.partition("\n")
     return PendingDeadLetter(f"{task.state.value}: {reason}", item.held, detail=detail)

@@ -26,11 +26,11 @@ TOGETHER = 500
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """A choice of dead letters: those of one trace id, dead-lettered in [since, until) (wall times), with a
+    """A choice of dead letters: those of one task id, dead-lettered in [since, until) (wall times), with a
     reason that the regular expression ``error`` finds. A value that isn't given chooses all. Raises
     ConfigError."""
 
-    trace: str = ""
+    task_id: str = ""
     since: float = 0.0
     until: float = float("inf")
     error: str = ""
@@ -46,7 +46,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         """Return True for a dead letter that is chosen."""
         return (
             self.since <= letter.at < self.until
-            and self.trace in ("", letter.key)
+            and self.task_id in ("", letter.key)
             and re.search(self.error, f"{letter.reason}\n{letter.detail}") is not None
         )
 
@@ -126,7 +126,7 @@ class TaskDeadLetters:
 
     def _chosen(self, task_type: str, choice: Choice) -> AsyncIterator[DeadLetter]:
         queue = self._queue(task_queue(self._app, task_type))
-        found = dead_letters(queue, choice.trace or None)
+        found = dead_letters(queue, choice.task_id or None)
         return (letter async for letter in found if choice.holds(letter))
 
     async def _each(self, types: Collection[str], do: Callable[[str], Awaitable[T]]) -> list[T]:

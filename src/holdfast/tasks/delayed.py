@@ -64,18 +64,18 @@ class DelayedTasks:
 
     async def _refused(self, task: Task, error: TooLarge) -> None:
         """End a task that its queue never takes: when it was sent, the queue still took as much."""
-        self._host.log.error("a delayed task can't be sent", task=task.trace, error=str(error))
+        self._host.log.error("a delayed task can't be sent", task_id=task.task_id, error=str(error))
         try:
-            ended = await self._store.cancel(task.trace, f"its queue refuses it: {error}")
+            ended = await self._store.cancel(task.task_id, f"its queue refuses it: {error}")
             if ended is not None and ended.message:
                 await self._tell(ended)
         except HoldfastError as failure:
-            self._host.log.warning("could not end a delayed task", task=task.trace, error=str(failure))
+            self._host.log.warning("could not end a delayed task", task_id=task.task_id, error=str(failure))
 
     async def _tell(self, task: Task) -> None:
         """Have the producer of a task told that it has ended, and all else done that follows upon that."""
         try:
             await self._producer.send_ended(task)
         except (TooLarge, InvalidMessage) as error:
-            self._host.log.error("nobody is told of a delayed task", task=task.trace, error=str(error))
-            await self._store.messages_sent([task.trace])
+            self._host.log.error("nobody is told of a delayed task", task_id=task.task_id, error=str(error))
+            await self._store.messages_sent([task.task_id])

@@ -31,7 +31,7 @@ LIMITS = EffectLimits()
 def effects_of(item: HeldTask, epoch: int, sends: tuple[Send, ...], wall: float) -> bytes:
     """Return the effects of a task that succeeds at ``epoch``, as its record holds them."""
     maker = EffectMaker(item.full_key, epoch, 0, wall)
-    maker.add(sends, item.trace, hops_of(item.held.attributes), item.held.traceparent)
+    maker.add(sends, item.task_id, hops_of(item.held.attributes), item.held.traceparent)
     return encode_effects(maker.made)
 
 
@@ -59,7 +59,7 @@ class EffectSender:
             wall = now + ahead_s
             for run in effects.hand_over(now, wall):
                 answer = partial(self._answered, effects, run[0].id, news, ahead_s)
-                self._deliverer.hand_over(item.queue, f"{item.queue}/{item.trace}", run, answer)
+                self._deliverer.hand_over(item.queue, f"{item.queue}/{item.task_id}", run, answer)
             next_at = effects.next_at(now, wall)
             if effects.is_out and not effects.has_refused:
                 await news.wait()
@@ -118,7 +118,7 @@ class EffectSender:
     async def _note(self, task: Task, left: tuple[Effect, ...], effects: Effects) -> tuple[Effect, ...]:
         """Store what is left of the effects; returns it."""
         left = _without(left, effects.compose())
-        wish = EffectsLeft(task.trace, task.epoch, encode_effects(left))
+        wish = EffectsLeft(task.task_id, task.epoch, encode_effects(left))
         await retry_unless_refused(self._host, STORE, lambda: self._store.handed_over([wish]))
         effects.committed(())
         return left

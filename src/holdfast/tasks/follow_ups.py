@@ -3,7 +3,7 @@
 They travel in its message, and are in its record from the beginning of each attempt, so that they stand there
 with the outcome, by one write. After that they are sent, before the brief and before the message is deleted:
 who receives the message of a task that has ended, and finds that no brief was sent, sends its follow-ups.
-Their trace ids are made from the task and the epoch of its outcome, so a second hand-over makes no second
+Their task ids are made from the task and the epoch of its outcome, so a second hand-over makes no second
 task.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.rules.tasks.task import Task
-from holdfast.tasks.names import follow_up_trace
+from holdfast.tasks.names import follow_up_id
 from holdfast.tasks.outcome import RESULT_BYTES_MAX, Outcome
 from holdfast.tasks.wire import Envelope, SentTask, decode_follow_ups, encode_brief
 
@@ -24,7 +24,7 @@ AFTER_BYTES_MAX = RESULT_BYTES_MAX * 4 // 3 + (10 << 10)
 
 
 class DueFollowUp(msgspec.Struct, frozen=True):
-    """A follow-up that is due, with its trace id. It may begin after ``delay_s`` seconds. ``traceparent``
+    """A follow-up that is due, with its task id. It may begin after ``delay_s`` seconds. ``traceparent``
     is the place in a trace of the task before it."""
 
     task: SentTask
@@ -32,9 +32,9 @@ class DueFollowUp(msgspec.Struct, frozen=True):
     traceparent: str = ""
 
     @property
-    def trace(self) -> str:
-        """Its trace id."""
-        return self.task.envelope.trace_id
+    def task_id(self) -> str:
+        """Its task id."""
+        return self.task.envelope.task_id
 
     @property
     def type(self) -> str:
@@ -55,9 +55,9 @@ def due(task: Task, outcome: Outcome, message: SentTask, traceparent: str = "") 
         if each.on_failure is not outcome.ok:
             after = after or brief_of(outcome)
             envelope = each.task.envelope
-            if not envelope.trace_id:
-                trace = follow_up_trace(envelope.task_type, task.trace, task.epoch, place)
-                envelope = msgspec.structs.replace(envelope, trace_id=trace)
+            if not envelope.task_id:
+                task_id = follow_up_id(envelope.task_type, task.task_id, task.epoch, place)
+                envelope = msgspec.structs.replace(envelope, task_id=task_id)
             handed.append(
                 DueFollowUp(
                     msgspec.structs.replace(each.task, envelope=envelope, after=after),
@@ -77,5 +77,5 @@ def without_value(follow_up: DueFollowUp, outcome: Outcome, why: Exception) -> D
 
 def brief_of(outcome: Outcome) -> bytes:
     """Return the brief of an outcome as a follow-up is told it."""
-    envelope = Envelope(app=outcome.app, trace_id=outcome.trace_id, task_type=outcome.task_type)
+    envelope = Envelope(app=outcome.app, task_id=outcome.task_id, task_type=outcome.task_type)
     return encode_brief(envelope, msgspec.structs.replace(outcome, detail=outcome.detail[:DETAIL_CHARS]))

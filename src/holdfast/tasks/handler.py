@@ -59,7 +59,7 @@ class Job(Protocol):
 
     app: str
     type: str
-    trace_id: str
+    task_id: str
     attempt: int
     """The number of the attempt: 1 for the first, ``tries`` for the last."""
     tries: int
@@ -71,6 +71,10 @@ class Job(Protocol):
     traceparent: str
     """Its place in a trace, as the header ``traceparent`` of W3C Trace Context says it; "" for none."""
     log: JobLog
+
+    @property
+    def trace_id(self) -> str:
+        """The task's id, by the name that this had in 0.2.0."""
 
     @property
     def deadline_s(self) -> float:

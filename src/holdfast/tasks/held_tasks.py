@@ -46,7 +46,7 @@ class HeldTask(msgspec.Struct, eq=False):
     ``beat_at`` is when its progress was last reported to the store, and ``news`` is true if it has advanced
     since. ``here``: it was given to this node directly, and needs no delivery to run.
 
-    ``trace`` is its id, ``type`` its type, and ``group`` the group whose limits it counts toward.
+    ``task_id`` is its id, ``type`` its type, and ``group`` the group whose limits it counts toward.
     ``timeout_s`` is the total time of one attempt, and ``tries`` the number of attempts that it gets if they
     fail: what the sender said, or that of the type. Its queue hides a delivery for ``visibility_s`` at once.
     """
@@ -66,7 +66,7 @@ class HeldTask(msgspec.Struct, eq=False):
     beat_at: float = -math.inf
     news: bool = False
     here: bool = False
-    trace: str = ""
+    task_id: str = ""
     type: str = ""
     group: str = ""
     timeout_s: float = 0.0
@@ -75,15 +75,15 @@ class HeldTask(msgspec.Struct, eq=False):
 
     def __post_init__(self) -> None:
         envelope = self.message.envelope
-        self.trace, self.type, self.group = envelope.trace_id, envelope.task_type, envelope.group
+        self.task_id, self.type, self.group = envelope.task_id, envelope.task_type, envelope.group
         self.timeout_s = envelope.timeout_s or self.spec.timeout_s
         self.tries = envelope.tries or self.spec.tries
         self.visibility_s = self.spec.visibility_s
 
     @property
     def full_key(self) -> str:
-        """Type and trace id, which identify its dead letter."""
-        return f"{self.type}/{self.trace}"
+        """Type and task id, which identify its dead letter."""
+        return f"{self.type}/{self.task_id}"
 
     @property
     def is_settled(self) -> bool:
@@ -162,7 +162,7 @@ class HeldTasks:
     """
 
     def __init__(self, specs: Mapping[str, TaskSpec], permits: Permits) -> None:
-        self.by_trace: dict[str, HeldTask] = {}
+        self.by_id: dict[str, HeldTask] = {}
         self.waiting: FairQueue[HeldTask] = FairQueue(
             {name: spec.share for name, spec in specs.items()}, permits
         )
@@ -175,13 +175,13 @@ class HeldTasks:
     def add(self, item: HeldTask) -> bool:
         """Hold a task, which then waits for its turn. Its deliveries join those of the same task. Returns
         False for one that is settled: it may be a new sending, which would be deleted too."""
-        known = self.by_trace.get(item.trace)
+        known = self.by_id.get(item.task_id)
         if known is not None:
             if known.queue != item.queue or known.is_settled:
                 return False
             known.held.receipts += item.held.receipts
             return True
-        self.by_trace[item.trace] = item
+        self.by_id[item.task_id] = item
         item.wait()
         if item.refusal:
             self._refused.append(item)
@@ -198,7 +198,7 @@ class HeldTasks:
 
     def running(self) -> list[HeldTask]:
         """Return the tasks whose attempts run."""
-        return [item for item in self.by_trace.values() if item.held.life is Life.RUNNING]
+        return [item for item in self.by_id.values() if item.held.life is Life.RUNNING]
 
     def runs_no_more(self, item: HeldTask) -> None:
         """Note that a task whose turn it was no longer runs."""
@@ -208,12 +208,12 @@ class HeldTasks:
 
     def forget(self, item: HeldTask) -> None:
         """Hold a task no longer. If it has come again meanwhile, that one stays."""
-        if self.by_trace.get(item.trace) is item:
-            del self.by_trace[item.trace]
+        if self.by_id.get(item.task_id) is item:
+            del self.by_id[item.task_id]
 
     def has(self, item: HeldTask) -> bool:
         """Return True if just this task is held. It isn't if the node has stopped."""
-        return self.by_trace.get(item.trace) is item
+        return self.by_id.get(item.task_id) is item
 
 
 def stands_here(task: Task, member: str) -> bool:

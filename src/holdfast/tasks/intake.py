@@ -141,7 +141,7 @@ class TaskIntake:
             max_held = self._host.limits.max_held
             in_slots = len(self._slots.running) + held.fetching + held.storing
             could_begin = in_slots + held.waiting.ready < self._slots_max
-            if len(held.by_trace) >= NEARLY_FULL * max_held and could_begin and not self.stopping:
+            if len(held.by_id) >= NEARLY_FULL * max_held and could_begin and not self.stopping:
                 shed = held.waiting.shed(math.ceil((1.0 - NEARLY_FULL) * max_held))
                 self._returns.give_back_some(shed, AWAY_S)
 
@@ -158,8 +158,8 @@ class TaskIntake:
         ahead = self._slots.room - held.storing + round(self._begin_rate * AHEAD_S) - held.waiting.ready
         # A grant depends on the work that waits, so receive tasks for twice the present grant.
         to_ask_for = min(self._slots_max, max(1, 2 * self._limiter.granted))
-        ahead = max(ahead, to_ask_for - len(held.by_trace))
-        return min(ahead, self._host.limits.max_held - len(held.by_trace))
+        ahead = max(ahead, to_ask_for - len(held.by_id))
+        return min(ahead, self._host.limits.max_held - len(held.by_id))
 
     def _room_of(self, name: str) -> int:
         """Return how many more tasks of one type to receive. Of a type with a rate no more than soon begin:
@@ -173,8 +173,8 @@ class TaskIntake:
         """Return the tasks whose deliveries must be extended: those that wait, run or are being ended. A hung
         attempt is ended by its slot."""
         return [
-            (item.trace, item.held)
-            for item in self._held.by_trace.values()
+            (item.task_id, item.held)
+            for item in self._held.by_id.values()
             if item.queue == queue and item.stopping is not Stop.LAPSED
         ]
 
@@ -188,9 +188,9 @@ class TaskIntake:
     def _read(self, queue: str, delivery: Delivery) -> HeldTask:
         spec = self._specs[queue]
         default = Envelope(
-            app=self._app, trace_id=delivery.attributes.get("id", delivery.id), task_type=spec.name
+            app=self._app, task_id=delivery.attributes.get("id", delivery.id), task_type=spec.name
         )
-        held = Held(Place(0, 0, default.trace_id), delivery.body, delivery.attributes, [])
+        held = Held(Place(0, 0, default.task_id), delivery.body, delivery.attributes, [])
         held.receives = delivery.receives
         try:
             message = decode_task(delivery.body, default, text=spec.takes_text)
@@ -213,7 +213,7 @@ class TaskIntake:
                 )
             except InvalidMessage as error:
                 refusal = str(error)
-        held.place = Place(0, 0, envelope.trace_id)
+        held.place = Place(0, 0, envelope.task_id)
         return HeldTask(queue, spec, message, held, refusal, _hold_max_s(self._queues[queue], spec))
 
 

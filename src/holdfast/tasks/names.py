@@ -32,14 +32,14 @@ def brief_queue(app: str) -> str:
 
 
 def deduplicated(task_type: str, key: str) -> str:
-    """Return the trace id of the task that is sent with a dedupe key."""
+    """Return the task id of the task that is sent with a dedupe key."""
     return f"{task_type}-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
 
-def follow_up_trace(task_type: str, trace: str, epoch: int, place: int) -> str:
-    """Return the trace id of a follow-up: the one at ``place`` of the task ``trace`` that ended at ``epoch``.
+def follow_up_id(task_type: str, task_id: str, epoch: int, place: int) -> str:
+    """Return the id of a follow-up: the one at ``place`` of the task ``task_id`` that ended at ``epoch``.
     Who sends it again makes no second task."""
-    return deduplicated(task_type, f"{trace}\0{epoch}\0{place}")
+    return deduplicated(task_type, f"{task_id}\0{epoch}\0{place}")
 
 
 def _checked(name: str) -> str:

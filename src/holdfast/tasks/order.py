@@ -25,6 +25,7 @@ else:
 class SendOptions(TypedDict, total=False):
     """The options of one send; :meth:`holdfast.TaskType.send` describes each."""
 
+    task_id: str
     trace_id: str
     dedupe: str
     group: str
@@ -40,7 +41,7 @@ class SendOptions(TypedDict, total=False):
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """A task to send.
 
-    ``body`` is a protobuf message, a text, or any value that JSON can hold. Without a ``trace_id``, the task
+    ``body`` is a protobuf message, a text, or any value that JSON can hold. Without a ``task_id``, the task
     gets a random one, or one made from ``dedupe``. Of all orders of one type with the same ``dedupe``, only
     the first is run. The task may begin after ``delay_s`` seconds, or at the time ``at``. ``group`` names the
     group whose limits it counts toward, such as a customer. ``timeout_s`` and ``tries`` are instead of those
@@ -50,6 +51,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     task_type: str
     body: Any = None
+    task_id: str = ""
     trace_id: str = ""
     dedupe: str = ""
     group: str = ""
@@ -64,8 +66,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for field, text in faults(self):
             raise InvalidMessage(f"field {field!r} {text}", field)
-        for field in ("task_type", "trace_id", "group", "dedupe"):
+        for field in ("task_type", "task_id", "trace_id", "group", "dedupe"):
             msgspec.structs.force_setattr(self, field, check_text(getattr(self, field), field))
+        msgspec.structs.force_setattr(self, "task_id", self.task_id or self.trace_id)
+        msgspec.structs.force_setattr(self, "trace_id", self.task_id)
         if self.at is not None and self.at.tzinfo is None:
             raise InvalidMessage("field 'at' has no time zone; give an aware datetime", "at")
         if self.at is not None and self.delay_s:

@@ -25,7 +25,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     ``stored`` says where a value is that is too large for a brief; those who wait for it get the value.
     """
 
-    trace_id: str
+    task_id: str = msgspec.field(name="trace_id")
     state: State
     task_type: str = ""
     app: str = ""
@@ -40,15 +40,20 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     stored: StoredValue | None = None
 
     @property
+    def trace_id(self) -> str:
+        """The task's id, by the name that this had in 0.2.0."""
+        return self.task_id
+
+    @property
     def ok(self) -> bool:
         """True if the task succeeded."""
-        return self.state is State.SUCCEED
+        return self.state is State.SUCCEEDED
 
 
 def outcome_of(app: str, task: Task) -> Outcome:
     """Return the outcome of a task that has ended, for its producer."""
     return Outcome(
-        trace_id=task.trace,
+        task_id=task.task_id,
         state=task.state,
         task_type=task.type,
         app=app,

@@ -228,7 +228,7 @@ class Scheduler:
 
 
 class PeriodicSender:
-    """The deed of a periodic: it sends its tasks. Their trace ids follow from the time, so that none runs
+    """The deed of a periodic: it sends its tasks. Their task ids follow from the time, so that none runs
     twice."""
 
     def __init__(self, periodic: Periodic, producer: Producer, clock: Clock) -> None:
@@ -244,8 +244,8 @@ class PeriodicSender:
         stamp = moment.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
         named = [
             order
-            if order.trace_id or order.dedupe
-            else msgspec.structs.replace(order, trace_id=f"{periodic.name}-{stamp}-{number}")
+            if order.task_id or order.dedupe
+            else msgspec.structs.replace(order, task_id=f"{periodic.name}-{stamp}-{number}")
             for number, order in enumerate(await self._ask(moment))
         ]
         await self._producer.send(named)

@@ -105,8 +105,8 @@ class _Sending(NamedTuple):
     traceparent: str = ""
 
     @property
-    def trace(self) -> str:
-        return self.envelope.trace_id
+    def task_id(self) -> str:
+        return self.envelope.task_id
 
     @property
     def type(self) -> str:
@@ -155,11 +155,11 @@ class Producer:
     async def send(
         self, orders: Sequence[Order], *, hops: Sequence[int] = (), traceparents: Sequence[str] = ()
     ) -> list[str]:
-        """Send tasks; returns their trace ids, in order. If the task of an order, by its trace id or dedupe
+        """Send tasks; returns their task ids, in order. If the task of an order, by its task id or dedupe
         key, has already begun or ended, it isn't sent again. ``hops`` says of each how many effects led to
         it, and ``traceparents`` its place in a trace. Raises InvalidMessage and TooLarge before anything is
         sent. If a queue doesn't answer, some may have been sent. Sending the same again does no harm if the
-        orders have trace ids or dedupe keys."""
+        orders have task ids or dedupe keys."""
         sent = [await self._checked(order, self.delay_s(order)) for order in orders]
         if hops:
             sent = [each._replace(hops=count) for each, count in zip(sent, hops, strict=True)]
@@ -168,7 +168,7 @@ class Producer:
             await self._send([s._replace(traceparent=t) for s, t in zip(sent, traceparents, strict=True)])
         else:
             await self._send_traced(sent)
-        return [each.trace for each in sent]
+        return [each.task_id for each in sent]
 
     async def send_batch(
         self,
@@ -176,37 +176,39 @@ class Producer:
         *,
         then: FollowUps = (),
         on_failure: FollowUps = (),
-        trace_id: str = "",
+        task_id: str = "",
         dedupe: str = "",
     ) -> str:
         """Send tasks together, and once all have ended what follows them; returns the id of the batch. A
-        batch that is known by its ``trace_id`` or ``dedupe`` is sent again as far as it hasn't ended. Raises
+        batch that is known by its ``task_id`` or ``dedupe`` is sent again as far as it hasn't ended. Raises
         as ``send``, before anything is sent."""
         if not 1 <= len(orders) <= MEMBERS_MAX:
             raise InvalidMessage(
                 f"a batch has 1 to {MEMBERS_MAX} tasks; this one has {len(orders)}", "orders"
             )
-        if any(order.trace_id or order.dedupe for order in orders):
-            raise InvalidMessage("a task of a batch has no trace_id or dedupe; the batch may", "orders")
-        whole = Order(task_type=BATCH, then=then, on_failure=on_failure, trace_id=trace_id, dedupe=dedupe)
+        if any(order.task_id or order.dedupe for order in orders):
+            raise InvalidMessage("a task of a batch has no task_id or dedupe; the batch may", "orders")
+        whole = Order(task_type=BATCH, then=then, on_failure=on_failure, task_id=task_id, dedupe=dedupe)
         batch = await self._lightened(whole)
-        trace = batch.envelope.trace_id
+        task_id = batch.envelope.task_id
         self._check_follow_ups(batch)
         sent = []
         for place, order in enumerate(orders):
-            named = msgspec.structs.replace(order, trace_id=name_in_batch(trace, place))
+            named = msgspec.structs.replace(order, task_id=name_in_batch(task_id, place))
             first = batch.follow_ups if place == 0 else ()
             sent.append(
-                await self._checked(named, self.delay_s(order), BatchPlace(trace, place, len(orders), first))
+                await self._checked(
+                    named, self.delay_s(order), BatchPlace(task_id, place, len(orders), first)
+                )
             )
         await self._look_for({name for order in (*orders, whole) for name in order.types} - {BATCH})
         follow_ups = encode_follow_ups(batch.follow_ups)
-        (known,) = await self._store.count([CountMember(trace, len(orders), follow_ups=follow_ups)])
+        (known,) = await self._store.count([CountMember(task_id, len(orders), follow_ups=follow_ups)])
         if not known.ended:
             await self._send_traced(sent)
-            if (now := await self._store.get(trace)) is not None and now.cancel:  # while they were sent
-                await self._cancel_all([each.trace for each in sent], now.cancel)
-        return trace
+            if (now := await self._store.get(task_id)) is not None and now.cancel:  # while they were sent
+                await self._cancel_all([each.task_id for each in sent], now.cancel)
+        return task_id
 
     async def hand_over(self, follow_ups: Sequence[DueFollowUp]) -> None:
         """Send follow-ups that are due. Those that are known from an earlier hand-over, and have begun or
@@ -237,7 +239,7 @@ class Producer:
             await self._store.delay([_delayed(each, _message_of(each)) for each in late])
             sent = [each for each in sent if not self._is_late(each)]
         soon, later = [each for each in sent if not each.delay_s], [each for each in sent if each.delay_s]
-        at_once = [Task(each.trace, each.type, group=each.envelope.group) for each in soon]
+        at_once = [Task(each.task_id, each.type, group=each.envelope.group) for each in soon]
         standing = await self._store.queue(at_once) if at_once else []
         if later:  # the store keeps their records until the queue delivers their messages
             standing = [*standing, *await self._store.delay([_delayed(each, b"") for each in later])]
@@ -246,7 +248,7 @@ class Producer:
             if not task.epoch and not task.ended and not task.message:  # else its message is there already
                 priority = each.envelope.priority
                 message = Outgoing(
-                    each.body, each.attributes, each.delay_s, each.trace, priority=max(0, priority)
+                    each.body, each.attributes, each.delay_s, each.task_id, priority=max(0, priority)
                 )
                 outgoing.setdefault(each.type, []).append(message)
         for task_type, messages in outgoing.items():
@@ -262,21 +264,21 @@ class Producer:
         for task in tasks:
             body, attributes = without_attributes(task.message)
             delay_s = min(max(task.until - wall, 0.0), ahead_s, queue.delay_max_s)
-            messages.append(Outgoing(body, attributes, delay_s, task.trace))
+            messages.append(Outgoing(body, attributes, delay_s, task.task_id))
         for start in range(0, len(messages), queue.max_batch):
             some = slice(start, start + queue.max_batch)
             await queue.send(messages[some])
-            await self._store.messages_sent([task.trace for task in tasks[some]])
+            await self._store.messages_sent([task.task_id for task in tasks[some]])
 
     async def send_ended(self, task: Task) -> None:
         """Send the message of a task that has ended while the store kept it, without the body: its queue
         refuses that, and nobody needs it any more. Whoever receives the message tells the producer, sends
         what follows, and counts the task in its batch. Raises as ``send``."""
         body, attributes = without_attributes(task.message)
-        known = Envelope(app=self._app, trace_id=task.trace, task_type=task.type)
+        known = Envelope(app=self._app, task_id=task.task_id, task_type=task.type)
         told = msgspec.structs.replace(decode_task(body, known), body=Body(b"null"))
-        await self._queue_of(task.type).send([Outgoing(encode_task(told), attributes, key=task.trace)])
-        await self._store.messages_sent([task.trace])
+        await self._queue_of(task.type).send([Outgoing(encode_task(told), attributes, key=task.task_id)])
+        await self._store.messages_sent([task.task_id])
 
     def _is_late(self, sending: _Sending) -> bool:
         """Return True if a task's delay is longer than its queue's."""
@@ -309,11 +311,11 @@ class Producer:
             )
         self._known |= types
 
-    async def status(self, trace_id: str) -> Task | None:
+    async def status(self, task_id: str) -> Task | None:
         """Return a task's record; None for a task that isn't known, or is no longer kept."""
-        return await self._store.get(check_text(trace_id, "trace_id"))
+        return await self._store.get(check_text(task_id, "task_id"))
 
-    async def wait(self, trace_id: str, timeout_s: float | None = None, *, read: Reads = at_once) -> Outcome:
+    async def wait(self, task_id: str, timeout_s: float | None = None, *, read: Reads = at_once) -> Outcome:
         """Wait until a task has ended, and return its outcome. With ``timeout_s`` a task that isn't known is
         waited for too: what follows upon others is sent once they have ended. ``read`` makes each call.
         Raises TimeoutError, OperationRefused for a task that isn't known where there is no ``timeout_s``,
@@ -321,23 +323,23 @@ class Producer:
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         pause_s = POLL_FIRST_S
         while True:
-            task = await read(partial(self.status, trace_id))
+            task = await read(partial(self.status, task_id))
             if task is None and deadline is None:
                 raise OperationRefused(
-                    f"no task {trace_id!r} is known in app {self._app!r}; give timeout_s to wait for one that"
+                    f"no task {task_id!r} is known in app {self._app!r}; give timeout_s to wait for one that"
                     " is yet to be sent, such as a follow-up"
                 )
             if task is not None and task.ended:
                 return await read(partial(self._values.with_value, outcome_of(self._app, task)))
             if deadline is not None and self._clock.monotonic() >= deadline:
                 standing = "not known" if task is None else task.state.value
-                raise TimeoutError(f"task {trace_id!r} is {standing} after {timeout_s:g} s")
+                raise TimeoutError(f"task {task_id!r} is {standing} after {timeout_s:g} s")
             await self._clock.sleep(pause_s)
             pause_s = min(POLL_MAX_S, 2 * pause_s)
 
     async def briefs(self, *, follow: bool = True) -> AsyncGenerator[Brief]:
         """Yield the outcomes of all tasks of the app: with ``follow`` for ever as they come, else those that
-        wait now. Several readers share them. An outcome may come twice; those of one trace id are equal,
+        wait now. Several readers share them. An outcome may come twice; those of one task id are equal,
         except for DUPLICATED ones. With ``follow``, an outage of the queue is waited out; else it raises
         Unavailable."""
         queue = self._queue(brief_queue(self._app))
@@ -388,36 +390,40 @@ class Producer:
             for unread in self._unread:
                 await self._give_back(queue, unread)
 
-    async def cancel(self, trace_id: str, reason: str) -> Task | None:
+    async def cancel(self, task_id: str, reason: str) -> Task | None:
         """Cancel a task: it ends at once if it waits, within seconds if it runs. Of a batch all tasks are
         cancelled that have not ended, and it ends with the last of them. Returns None for a task that isn't
         known."""
         why = check_text(reason, "reason") or "without a reason"
-        task = await self._store.cancel(check_text(trace_id, "trace_id"), why)
+        task = await self._store.cancel(check_text(task_id, "task_id"), why)
         if task is not None and task.members and not task.ended:
             task = await self._cancel_members(task)
         return task
 
-    async def _cancel_all(self, traces: Sequence[str], reason: str) -> list[Task | None]:
+    async def _cancel_all(self, task_ids: Sequence[str], reason: str) -> list[Task | None]:
         found = list[Task | None]()
-        for some in chunks(traces, CANCELS_MAX):
-            found += await asyncio.gather(*(self._store.cancel(trace, reason) for trace in some))
+        for some in chunks(task_ids, CANCELS_MAX):
+            found += await asyncio.gather(*(self._store.cancel(task_id, reason) for task_id in some))
         return found
 
     async def _cancel_members(self, batch: Task) -> Task:
         """Cancel the tasks of a batch that have not ended. Those that were never sent, because their sender
         has gone, count as failed. Returns the record of the batch."""
         places = [place for place, mark in enumerate(batch.members) if mark == "0"]
-        found = await self._cancel_all([name_in_batch(batch.trace, place) for place in places], batch.cancel)
+        found = await self._cancel_all(
+            [name_in_batch(batch.task_id, place) for place in places], batch.cancel
+        )
         never = [place for place, task in zip(places, found, strict=True) if task is None]
         if never:
             size = len(batch.members)
-            counted = await self._store.count([CountMember(batch.trace, size, n, failed=True) for n in never])
+            counted = await self._store.count(
+                [CountMember(batch.task_id, size, n, failed=True) for n in never]
+            )
             batch = counted[-1]
         if batch.ended and not batch.briefed:
-            own = SentTask(Envelope(app=self._app, trace_id=batch.trace, task_type=BATCH), Body(b""))
+            own = SentTask(Envelope(app=self._app, task_id=batch.task_id, task_type=BATCH), Body(b""))
             await self.hand_over(due(batch, outcome_of(self._app, batch), own))
-            await self._store.briefed([(batch.trace, batch.epoch)])
+            await self._store.briefed([(batch.task_id, batch.epoch)])
         return batch
 
     async def retry(self, task: Task) -> None:
@@ -428,18 +434,18 @@ class Producer:
     async def send_stand_in(self, order: Order, delay_s: float, traceparent: str = "") -> Outgoing | None:
         """Send the message of a task that a node begins at once without waiting for it, and return the
         message. With a delay, the node leaves it to the queue. If the node dies, the message is still in the
-        queue. A failed task with the same trace id gets all its tries again. If it has succeeded, nothing is
+        queue. A failed task with the same task id gets all its tries again. If it has succeeded, nothing is
         sent, and this returns None. Raises as ``send``."""
         sent = (await self._checked(order, delay_s))._replace(traceparent=traceparent)
         if not self._is_late(sent):
-            task = Task(sent.trace, order.task_type, group=order.group)
+            task = Task(sent.task_id, order.task_type, group=order.group)
             return await self.stand_in(task, sent.body, sent.attributes, delay_s)
         (standing,) = await self._store.delay([_delayed(sent, _message_of(sent))])
-        if standing.state is State.SUCCEED:
+        if standing.state is State.SUCCEEDED:
             return None
         if standing.ended:  # it is queued again only with its message
             _check_delay(self._queue_of(order.task_type), delay_s)
-        return Outgoing(sent.body, {}, delay_s, sent.trace)
+        return Outgoing(sent.body, {}, delay_s, sent.task_id)
 
     async def retry_stand_in(self, task: Task, delay_s: float) -> Outgoing | None:
         """As ``send_stand_in``, with the body of a dead letter. Raises as ``retry``, and InvalidMessage."""
@@ -456,26 +462,26 @@ class Producer:
         """Record a task and send its message, as ``send_stand_in`` does."""
         queue = self._queue_of(task.type)
         if delay_s:
-            wish = DelayTask(task.trace, task.type, delay_s, b"", task.group)
+            wish = DelayTask(task.task_id, task.type, delay_s, b"", task.group)
             (standing,) = await self._store.delay([wish])
         else:
             (standing,) = await self._store.queue([task])
         if standing.ended:
-            (anew,) = await self._store.reset([task.trace])
-            if anew is not None and anew.state is State.SUCCEED:
+            (anew,) = await self._store.reset([task.task_id])
+            if anew is not None and anew.state is State.SUCCEEDED:
                 return None
-        marks = {**attributes, "id": task.trace, STAND_IN: str(standing.epoch)}
-        message = Outgoing(body, marks, delay_s or min(STAND_IN_S, queue.delay_max_s), task.trace)
+        marks = {**attributes, "id": task.task_id, STAND_IN: str(standing.epoch)}
+        message = Outgoing(body, marks, delay_s or min(STAND_IN_S, queue.delay_max_s), task.task_id)
         await queue.send([message])
         return message
 
     async def _dead_letter(self, task: Task) -> DeadLetter:
-        if task.state is State.SUCCEED:
-            raise OperationRefused(f"task {task.trace!r} has succeeded; only one that failed is run anew")
-        letters = await self._queue_of(task.type).dead_letters(1, key=task.trace)
+        if task.state is State.SUCCEEDED:
+            raise OperationRefused(f"task {task.task_id!r} has succeeded; only one that failed is run anew")
+        letters = await self._queue_of(task.type).dead_letters(1, key=task.task_id)
         if not letters:
             raise OperationRefused(
-                f"task {task.trace!r} is {task.state.value}, and no dead letter holds it; send it with"
+                f"task {task.task_id!r} is {task.state.value}, and no dead letter holds it; send it with"
                 " its body"
             )
         return letters[0]
@@ -496,8 +502,8 @@ class Producer:
         return sum([await self._redrive(queue, some) for some in batches(queue, letters)])
 
     async def _redrive(self, queue: Queue, some: Sequence[DeadLetter]) -> int:
-        traces = [letter.key for letter in some if letter.key]
-        await self._store.reset(traces)
+        task_ids = [letter.key for letter in some if letter.key]
+        await self._store.reset(task_ids)
         try:
             return await queue.redrive([letter.id for letter in some])
         except HoldfastError as error:
@@ -505,14 +511,14 @@ class Producer:
                 raise
             if len(some) > 1:
                 return sum([await self._redrive(queue, [letter]) for letter in some])
-            await self._end_again(traces, error)
+            await self._end_again(task_ids, error)
             self._log.warning("a dead letter can't be sent again", letter=some[0].id, error=str(error))
             return 0
 
-    async def _end_again(self, traces: Sequence[str], error: HoldfastError) -> None:
+    async def _end_again(self, task_ids: Sequence[str], error: HoldfastError) -> None:
         """End tasks that were queued for a message that isn't sent after all: they shall not seem to wait."""
-        for trace in traces:
-            await self._store.cancel(trace, f"its message could not be sent again: {error}")
+        for task_id in task_ids:
+            await self._store.cancel(task_id, f"its message could not be sent again: {error}")
 
     async def _resend_effects(self, queue: Queue, letters: Sequence[DeadLetter]) -> int:
         return await resend_effects(self._app, self._store, queue, letters, self._log)
@@ -544,8 +550,8 @@ class Producer:
         """Send dead letters that only a back-up has; return how many. A task that has ended is queued before
         its message comes, or that would be taken for a duplicate. If the message isn't sent after all, the
         task is cancelled, and one without a record gets none: neither shall seem to wait."""
-        traces = [letter.key for letter in some if letter.key]
-        if known := [trace for trace in traces if trace not in unknown]:
+        task_ids = [letter.key for letter in some if letter.key]
+        if known := [task_id for task_id in task_ids if task_id not in unknown]:
             await self._store.reset(known)
         try:
             await queue.send([Outgoing(each.body, each.attributes, key=each.key) for each in some])
@@ -559,7 +565,7 @@ class Producer:
                 raise
             self._log.warning("a kept dead letter can't be sent again", letter=some[0].id, error=str(error))
             return 0
-        if new := [Task(trace, task_type) for trace in traces if trace in unknown]:
+        if new := [Task(task_id, task_type) for task_id in task_ids if task_id in unknown]:
             await self._store.queue(new)
         return len(some)
 
@@ -574,9 +580,9 @@ class Producer:
         return _Sending(task.envelope, body, delay_s)
 
     async def _lightened(self, order: Order) -> SentTask:
-        """Return a task with its trace id, and with large bodies stored if there is an object store. Raises
+        """Return a task with its task id, and with large bodies stored if there is an object store. Raises
         as that."""
-        task = self._message(order, _trace(order) or self._clock.new_id())
+        task = self._message(order, _task_id(order) or self._clock.new_id())
         return await self._values.lightened(task) if self._values.can_store else task
 
     def delay_s(self, order: Order) -> float:
@@ -597,13 +603,13 @@ class Producer:
             advice = self._values.advice
             raise TooLarge(f"{what} of {size} bytes is over its queue's max_bytes, {queue.max_bytes}{advice}")
 
-    def _message(self, order: Order, trace: str) -> SentTask:
+    def _message(self, order: Order, task_id: str) -> SentTask:
         """Return a task as a message holds it. A follow-up without an id of its own has none yet."""
         if order.group:
             check_key(order.group, "group")
         envelope = Envelope(
             app=self._app,
-            trace_id=trace,
+            task_id=task_id,
             task_type=order.task_type,
             group=order.group,
             priority=order.priority,
@@ -612,7 +618,7 @@ class Producer:
             tries=order.tries or 0,
         )
         follow_ups = tuple(
-            FollowUp(self._message(each, _trace(each)), on_failure, each.delay_s)
+            FollowUp(self._message(each, _task_id(each)), on_failure, each.delay_s)
             for each, on_failure in order.follow_ups
         )
         return SentTask(envelope, body_of(order.body), follow_ups)
@@ -684,13 +690,15 @@ def refuse_batch(task: Task) -> None:
     failed = failed_in(task)
     more = f" and {len(failed) - FAILED_TOLD} more" if len(failed) > FAILED_TOLD else ""
     told = f"retry those of its tasks that failed: {', '.join(failed[:FAILED_TOLD])}{more}"
-    raise OperationRefused(f"{task.trace!r} is a batch; {told if failed else 'none of its tasks has failed'}")
+    raise OperationRefused(
+        f"{task.task_id!r} is a batch; {told if failed else 'none of its tasks has failed'}"
+    )
 
 
-def _trace(order: Order) -> str:
-    """Return the trace id that an order has or asks for; empty for none."""
-    if order.trace_id:
-        return check_key(order.trace_id, "trace_id")
+def _task_id(order: Order) -> str:
+    """Return the task id that an order has or asks for; empty for none."""
+    if order.task_id:
+        return check_key(order.task_id, "task_id")
     return deduplicated(order.task_type, order.dedupe) if order.dedupe else ""
 
 
@@ -700,7 +708,7 @@ def _message_of(sending: _Sending) -> bytes:
 
 
 def _delayed(sending: _Sending, message: bytes) -> DelayTask:
-    return DelayTask(sending.trace, sending.type, sending.delay_s, message, sending.envelope.group)
+    return DelayTask(sending.task_id, sending.type, sending.delay_s, message, sending.envelope.group)
 
 
 def _check_delay(queue: Queue, delay_s: float) -> None:

@@ -43,8 +43,8 @@ async def resend_effects(
     for letter in sorted(letters, key=lambda letter: letter.at):
         by_task.setdefault(letter.key, []).append(letter)
     count = 0
-    for trace, some in by_task.items():
-        standing = await store.get(trace)
+    for task_id, some in by_task.items():
+        standing = await store.get(task_id)
         if reason := _why_not(standing, some):
             for letter in some:
                 log.warning("a dead letter can't be sent again", letter=letter.id, error=reason)
@@ -57,11 +57,11 @@ async def resend_effects(
         again = {letter.attributes[EFFECT]: effect_again(letter, now) for letter in some}
         effects = {effect.id: effect for effect in marked} | again
         wish = ResendEffects(
-            trace, encode_effects(list(effects.values())), standing.effects if marked else b""
+            task_id, encode_effects(list(effects.values())), standing.effects if marked else b""
         )
         [task] = await store.resend_effects([wish])
         if task is None or not _are_pending(task, some):
-            log.warning("dead letters can't be sent again for now", task=trace, letters=guards)
+            log.warning("dead letters can't be sent again for now", task_id=task_id, letters=guards)
             continue
         await queue.send([_to_look(app, task)])
         for ids in batches(queue, guards):
@@ -87,10 +87,10 @@ def _are_pending(task: Task, letters: Sequence[DeadLetter]) -> bool:
 
 def _to_look(app: str, task: Task) -> Outgoing:
     """Return a message that has a node look at the record of a task that has ended."""
-    envelope = Envelope(app=app, trace_id=task.trace, task_type=task.type, group=task.group or NO_GROUP)
+    envelope = Envelope(app=app, task_id=task.task_id, task_type=task.type, group=task.group or NO_GROUP)
     # As a stand-in that came too late, it tells the producer nothing if the effects are handed over by then.
-    marks = {"id": task.trace, STAND_IN: str(task.epoch - 1)}
-    return Outgoing(encode_task(SentTask(envelope, Body(b"null"))), marks, key=task.trace)
+    marks = {"id": task.task_id, STAND_IN: str(task.epoch - 1)}
+    return Outgoing(encode_task(SentTask(envelope, Body(b"null"))), marks, key=task.task_id)
 
 
 def _why_not(task: Task | None, letters: Sequence[DeadLetter]) -> str:

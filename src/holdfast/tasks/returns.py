@@ -55,7 +55,7 @@ class TaskReturns:
         """Return an attempt to the store, and then its delivery, which comes again after ``delay_s``. If that
         is None, there is none to give back. With ``pause_s``, the store lets no attempt begin before that."""
         assert item.attempt is not None
-        wish = ReturnAttempt(item.trace, item.attempt.epoch, spent, redact(detail), pause_s)
+        wish = ReturnAttempt(item.task_id, item.attempt.epoch, spent, redact(detail), pause_s)
         item.end()
         self.pending += 1
         self.host.tasks.spawn(self._return_to_store(item, wish, delay_s))
@@ -77,12 +77,12 @@ class TaskReturns:
         self.pending -= 1
 
     async def reissue(self, item: HeldTask, delay_s: float) -> None:
-        """Reissue the task under its trace id, then delete the delivery that can't be held any longer."""
+        """Reissue the task under its task id, then delete the delivery that can't be held any longer."""
         self.held.forget(item)  # the copy may arrive before its sending is answered
         queue = self.queues[item.queue]
         names = [receipt.receipt for receipt in item.held.receipts if not receipt.stale]
         delay_s, priority = min(delay_s, queue.delay_max_s), max(0, item.message.envelope.priority)
-        copy = Outgoing(item.held.body, item.held.again, delay_s, item.trace, priority=priority)
+        copy = Outgoing(item.held.body, item.held.again, delay_s, item.task_id, priority=priority)
         await retry_service(self.host, "the queue", lambda: queue.send([copy]))
         self.host.stats.reissued += 1
         await retry_service(self.host, "the queue", lambda: queue.delete(names))

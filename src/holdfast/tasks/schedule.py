@@ -69,7 +69,7 @@ def entry_of(
     order: Order, cron: str, *, zone: str, missed: Literal["all", "last", "skip"], window_s: float
 ) -> ScheduleEntry:
     """Return the entry that sends a task. Raises InvalidMessage for what an entry can't have."""
-    for field in ("trace_id", "dedupe", "delay_s", "at", "then", "on_failure"):
+    for field in ("task_id", "dedupe", "delay_s", "at", "then", "on_failure"):
         if getattr(order, field):
             raise InvalidMessage(f"field {field!r} is set; a task in a schedule has none", field)
     return ScheduleEntry(

@@ -172,7 +172,7 @@ class TaskSlots:
 
     @property
     def running(self) -> Mapping[str, Running]:
-        """All attempts in hand, by trace."""
+        """All attempts in hand, by task id."""
         return self._running
 
     @property
@@ -190,11 +190,11 @@ class TaskSlots:
     ) -> asyncio.Future[Ended]:
         """Run an attempt. The future never fails; cancelling it abandons the attempt, which goes on: use
         ``cancel`` to end it. ``on_progress`` is called whenever the handler says how far it is."""
-        assert attempt.trace not in self._running, "one attempt of a task at a time"
+        assert attempt.task_id not in self._running, "one attempt of a task at a time"
         ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         self._number += 1
         run = Running(self._number, attempt, self._clock.monotonic(), ended, on_progress)
-        self._running[attempt.trace] = run
+        self._running[attempt.task_id] = run
         if self._pool.closed:
             self._end(run, Ended(How.CANCELLED, error="its node stops", begun=False))
         else:
@@ -202,10 +202,10 @@ class TaskSlots:
             self._place()
         return ended
 
-    def cancel(self, trace: str, reason: str, grace_s: float = SOFT_S) -> bool:
+    def cancel(self, task_id: str, reason: str, grace_s: float = SOFT_S) -> bool:
         """Tell an attempt to end, softly at first, and surely within ``grace_s`` and half a second; False if
         it isn't in hand. The outcome comes through its future."""
-        run = self._running.get(trace)
+        run = self._running.get(task_id)
         if run is None:
             return False
         if run.fate is not None:
@@ -219,17 +219,17 @@ class TaskSlots:
         self._end(run, Ended(How.CANCELLED, error=reason, begun=False))
         return True
 
-    async def look(self, trace: str) -> tuple[Running, str | None] | None:
+    async def look(self, task_id: str) -> tuple[Running, str | None] | None:
         """Return an attempt, and where it is, as :meth:`TaskSlot.look` tells; None if it isn't in hand."""
-        run = self._running.get(trace)
+        run = self._running.get(task_id)
         seat = next((seat for seat in self.seats.values() if run in seat.line), None)
         if run is None or seat is None:
             return None
         return run, await seat.slot.look(run.number)
 
-    def renew(self, trace: str, lease_s: float) -> None:
+    def renew(self, task_id: str, lease_s: float) -> None:
         """The attempt may run on, for so long from now. Does nothing for one that isn't in hand."""
-        if (run := self._running.get(trace)) is not None:
+        if (run := self._running.get(task_id)) is not None:
             run.until = self._clock.monotonic() + lease_s
             self._stirred.set()
 
@@ -278,7 +278,7 @@ class TaskSlots:
         run = self._attempt(slot, number)
         context = {"slot": slot.name}
         if run is not None:
-            context |= {"trace": run.attempt.trace, "task": run.attempt.type}
+            context |= {"task_id": run.attempt.task_id, "task_type": run.attempt.type}
             context |= trace_of(run.attempt.traceparent)
         taken = {*LOG_NAMES, *context}
         own = {f"{name}_" if name in taken else name: value for name, value in values.items()}
@@ -401,7 +401,7 @@ class TaskSlots:
             seat.idle_since = self._clock.monotonic()
 
     def _end(self, run: Running, ended: Ended) -> None:
-        del self._running[run.attempt.trace]
+        del self._running[run.attempt.task_id]
         if not run.ended.done():
             run.ended.set_result(ended)
         if run.over is not None:
@@ -506,7 +506,7 @@ class TaskSlots:
 
     async def _bring_to_an_end(self, seat: TaskSeat, run: Running, grace_s: float) -> None:
         """Tell it; then tell what it started; then kill all of it."""
-        if self._running.get(run.attempt.trace) is not run:
+        if self._running.get(run.attempt.task_id) is not run:
             return None  # it has ended by itself
         slot = seat.slot
         timed_out = run.fate is How.TIMED_OUT

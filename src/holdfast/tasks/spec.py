@@ -122,7 +122,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Return a task's attempt for a slot. ``timeout_s`` and ``tries`` are those of the type unless given.
         ``after`` is the brief of the task before it. ``result_bytes_max`` is how large its result may be."""
         return Attempt(
-            task.trace,
+            task.task_id,
             self.name,
             body.data,
             body.name,

@@ -169,7 +169,7 @@ class TaskStarter:
         member = self._host.membership.id
         wishes = [
             StartAttempt(
-                item.trace,
+                item.task_id,
                 item.spec.name,  # if the app lacks the type: that of its queue, which gets its dead letter
                 member,
                 self._host.name,

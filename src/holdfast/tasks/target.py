@@ -14,7 +14,7 @@ EFFECTS_A_CALL = 10
 
 
 class TaskTarget:
-    """Takes effects as tasks. An effect's id is the task's trace id, so that a repeat is known; its key is
+    """Takes effects as tasks. An effect's id is the task's task id, so that a repeat is known; its key is
     the task's group."""
 
     def __init__(self, task_type: str, producer: Producer) -> None:
@@ -36,4 +36,4 @@ class TaskTarget:
             body = decode_plain(effect.body)
         except ValueError as error:
             raise InvalidMessage(f"the body of a task must be a value that JSON can hold: {error}") from None
-        return Order(task_type=self._task_type, body=body, trace_id=effect.id, group=effect.key)
+        return Order(task_type=self._task_type, body=body, task_id=effect.id, group=effect.key)

@@ -53,7 +53,7 @@ class Signature(Order, frozen=True, kw_only=True):
     sender: Callable[[], Sender]
 
     def send(self) -> str:
-        """Send the task; returns its trace id. Raises as :meth:`TaskType.send`."""
+        """Send the task; returns its task id. Raises as :meth:`TaskType.send`."""
         return self.sender().send_many([self])[0]
 
     async def asend(self) -> str:
@@ -92,11 +92,11 @@ class TaskType(Generic[B, R]):
         return f"<{self.spec} of app {self._app!r}>"
 
     def send(self, body: B, **options: Unpack[SendOptions]) -> str:
-        """Send a task with :attr:`holdfast.App.client`; returns its trace id.
+        """Send a task with :attr:`holdfast.App.client`; returns its task id.
 
         Args:
             body: what the handler gets, of the declared type.
-            options: ``trace_id``: the task's id (default: a random one, or one made from ``dedupe``).
+            options: ``task_id``: the task's id (default: a random one, or one made from ``dedupe``).
                 ``dedupe``: of the tasks of one type with the same key, only the first is run (default: none).
                 ``group``: the group whose limits the task counts toward, such as a customer (default: what
                 the declared ``group`` finds in the body).

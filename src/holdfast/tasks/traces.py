@@ -23,7 +23,7 @@ def begin_attempt(tracer: Tracer, item: HeldTask, task: Task) -> OpenSpan | None
         return None
     attributes: dict[str, AttributeValue] = {
         **conventions.operation(conventions.PROCESS, item.queue),
-        conventions.MESSAGE_ID: item.trace,
+        conventions.MESSAGE_ID: item.task_id,
         conventions.BODY_SIZE: len(item.held.body),
         conventions.ATTEMPT: task.attempts,
     }

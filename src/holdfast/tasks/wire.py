@@ -56,12 +56,12 @@ _states = {number: state for state, number in _numbers.items()}
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """The app, type and trace id of the task in a message, and its options; a ``timeout_s`` or ``tries`` of 0
+    """The app, type and task id of the task in a message, and its options; a ``timeout_s`` or ``tries`` of 0
     is that of the type. ``raw`` is the envelope as it came, so that a
     brief carries all its fields, with unknown ones."""
 
     app: str
-    trace_id: str
+    task_id: str
     task_type: str
     group: str = ""
     priority: int = 0
@@ -89,7 +89,7 @@ class SentTask(msgspec.Struct, frozen=True):
 
 class FollowUp(msgspec.Struct, frozen=True):
     """A task to send once another has ended: if that has succeeded, or with ``on_failure`` if it hasn't. Its
-    trace id is empty if it is to be made from that of the other."""
+    task id is empty if it is to be made from that of the other."""
 
     task: SentTask
     on_failure: bool = False
@@ -97,10 +97,10 @@ class FollowUp(msgspec.Struct, frozen=True):
 
 
 class BatchPlace(msgspec.Struct, frozen=True):
-    """The place of a task in the batch ``trace`` of ``size`` tasks. The first has the follow-ups of the
+    """The place of a task in the batch ``task_id`` of ``size`` tasks. The first has the follow-ups of the
     batch."""
 
-    trace: str
+    task_id: str
     place: int
     size: int
     follow_ups: tuple[FollowUp, ...] = ()
@@ -164,12 +164,12 @@ def encode_follow_ups(follow_ups: Sequence[FollowUp]) -> bytes:
 
 def decode_follow_ups(data: bytes, app: str) -> tuple[FollowUp, ...]:
     """Decode what ``encode_follow_ups`` made, for tasks of ``app``. Raises Unreadable."""
-    return _follow_ups(TaskMessage.FromString(data), Envelope(app=app, trace_id="", task_type=""))
+    return _follow_ups(TaskMessage.FromString(data), Envelope(app=app, task_id="", task_type=""))
 
 
 def decode_task(data: bytes, default: Envelope, *, text: bool = False) -> SentTask:
     """Decode the task in a message. ``default`` has what follows from the queue: the app, the type if the
-    queue is for one, and a trace id for a message without one. ``text``: its handler takes text. Raises
+    queue is for one, and a task id for a message without one. ``text``: its handler takes text. Raises
     Unreadable."""
     if not data.strip():
         raise Unreadable("the message is empty; it must hold a TaskMessage in base64, or JSON")
@@ -232,7 +232,7 @@ def _outcome(brief: Any) -> Outcome:
     except UNREADABLE as error:
         raise InvalidMessage(f"field 'Value' of the brief is no JSON: {error}", "Value") from None
     return Outcome(
-        trace_id=brief.Envelop.TraceID,
+        task_id=brief.Envelop.TraceID,
         state=state,
         task_type=brief.Envelop.TaskType,
         app=brief.Envelop.App,
@@ -275,7 +275,7 @@ def _from_wire(wire: Any, default: Envelope) -> SentTask:
     envelope = _checked(
         Envelope(
             app=told.App or default.app,
-            trace_id=told.TraceID or default.trace_id,
+            task_id=told.TraceID or default.task_id,
             task_type=told.TaskType or default.task_type,
             group=told.Group,
             priority=told.Priority,
@@ -365,11 +365,11 @@ def _follow_ups(wire: Any, default: Envelope, envelope: Envelope | None = None) 
 
 
 def _unnamed(app: str) -> Envelope:
-    """Return what stands for a follow-up's trace id until it has one."""
-    return Envelope(app=app, trace_id="-", task_type="")
+    """Return what stands for a follow-up's task id until it has one."""
+    return Envelope(app=app, task_id="-", task_type="")
 
 
-def _follow_up(task: SentTask, trace: str, on_failure: bool, delay_s: float) -> FollowUp:
+def _follow_up(task: SentTask, task_id: str, on_failure: bool, delay_s: float) -> FollowUp:
     if not task.envelope.task_type:
         raise Unreadable("its TaskType is empty")
     if not 0 <= delay_s <= SECONDS_MAX:
@@ -379,7 +379,7 @@ def _follow_up(task: SentTask, trace: str, on_failure: bool, delay_s: float) -> 
             task.body.data.decode()  # it goes into the record of the task before it
         except UnicodeDecodeError as error:
             raise Unreadable(f"field 'Body' can't be read: {error}") from None
-    envelope = msgspec.structs.replace(task.envelope, trace_id=trace)
+    envelope = msgspec.structs.replace(task.envelope, task_id=task_id)
     return FollowUp(msgspec.structs.replace(task, envelope=envelope), on_failure, delay_s)
 
 
@@ -396,7 +396,7 @@ def _wire_task(message: SentTask) -> Any:
     wire.FollowUps.extend(map(_wire_follow_up, message.follow_ups))
     if (batch := message.batch) is not None:
         follow_ups = map(_wire_follow_up, batch.follow_ups)
-        wire.Batch.CopyFrom(Batch(ID=batch.trace, Place=batch.place, Size=batch.size, FollowUps=follow_ups))
+        wire.Batch.CopyFrom(Batch(ID=batch.task_id, Place=batch.place, Size=batch.size, FollowUps=follow_ups))
     if message.after:
         wire.After.ParseFromString(from_base64(message.after))
     return wire
@@ -414,7 +414,7 @@ def _wire_follow_up(follow_up: FollowUp) -> Any:
 
 def _wire_envelope(envelope: Envelope) -> Any:
     wire = TaskEnvelop.FromString(envelope.raw)
-    wire.App, wire.TraceID, wire.TaskType = envelope.app, envelope.trace_id, envelope.task_type
+    wire.App, wire.TraceID, wire.TaskType = envelope.app, envelope.task_id, envelope.task_type
     wire.Group, wire.Priority = envelope.group, envelope.priority
     wire.TimeoutS, wire.Tries = envelope.timeout_s, envelope.tries
     if not envelope.raw:
@@ -489,7 +489,7 @@ def _from_json_task(task: _JsonTask, default: Envelope, before: int = 0) -> Sent
     told = task.Envelop
     envelope = Envelope(
         app=told.App or default.app,
-        trace_id=told.TraceID or default.trace_id,
+        task_id=told.TraceID or default.task_id,
         task_type=told.TaskType or default.task_type,
         group=told.Group,
         priority=told.Priority,
@@ -523,10 +523,10 @@ def _json_follow_ups(
 
 
 def _checked(envelope: Envelope, default: Envelope) -> Envelope:
-    """Return the envelope if its values are valid: trace id and group are ids, the app is that of this queue,
+    """Return the envelope if its values are valid: task id and group are ids, the app is that of this queue,
     the type isn't too long, and the options are in their range. Raises Unreadable otherwise."""
     try:
-        check_key(envelope.trace_id, "TraceID")
+        check_key(envelope.task_id, "TraceID")
     except InvalidMessage as error:
         raise Unreadable(str(error)) from None
     if len(envelope.task_type.encode()) > TYPE_BYTES_MAX:

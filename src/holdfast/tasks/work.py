@@ -140,7 +140,7 @@ class TaskWork:
 
     def gauges(self) -> Iterable[tuple[str, str, float]]:
         """Yield what the node holds of tasks: the name of each number, what it means, and the number."""
-        yield "tasks_held", "Tasks in hand (limit: max_held).", len(self.held.by_trace)
+        yield "tasks_held", "Tasks in hand (limit: max_held).", len(self.held.by_id)
         yield "tasks_running", "Attempts that run (limit: task_slots).", len(self.slots.running)
 
     def numbers(self) -> Iterable[Numbers]:
@@ -153,9 +153,9 @@ class TaskWork:
         already in the queue, in case this node can't."""
         self._intake.run_here(queue, message)
 
-    def cancel(self, trace: str, why: str) -> bool:
+    def cancel(self, task_id: str, why: str) -> bool:
         """End a task that runs here now; return False if it doesn't run here."""
-        return self._beats.cancel(trace, why)
+        return self._beats.cancel(task_id, why)
 
     async def drain(self) -> None:
         """Begin nothing new, give back waiting tasks, and let running ones finish; after the time for that,
@@ -171,7 +171,7 @@ class TaskWork:
         if self._announcer is not None:
             await self._announcer.leave()
         self._host.log.info(
-            "tasks drained", given_back=given_back + self._returns.count, left=len(self.held.by_trace)
+            "tasks drained", given_back=given_back + self._returns.count, left=len(self.held.by_id)
         )
 
     async def _run_out(self) -> None:
@@ -227,9 +227,9 @@ class TaskWork:
 
     async def _look_at(self, request: LookAtTask) -> Done:
         """Answer where a task is that runs here."""
-        found = await self.slots.look(request.trace)
+        found = await self.slots.look(request.task_id)
         if found is None or found[1] == "":
-            return Done(ok=False, text=f"task {request.trace!r} doesn't run here, or not any more")
+            return Done(ok=False, text=f"task {request.task_id!r} doesn't run here, or not any more")
         run, stacks = found
         now = self._host.clock.monotonic()
         told = {
@@ -246,9 +246,9 @@ class TaskWork:
         """Answer which attempts run here, the oldest first."""
         now = self._host.clock.monotonic()
         found = [
-            TaskActivity(trace, item.type, item.group, now - run.begun_at, item.progress, redact(item.note))
-            for trace, run in self.slots.running.items()
-            if run.begun_at is not None and (item := self.held.by_trace.get(trace)) is not None
+            TaskActivity(task_id, item.type, item.group, now - run.begun_at, item.progress, redact(item.note))
+            for task_id, run in self.slots.running.items()
+            if run.begun_at is not None and (item := self.held.by_id.get(task_id)) is not None
         ]
         found.sort(key=lambda each: -each.runs_s)
         return Done(text=msgspec.json.encode(found[: request.most]).decode())

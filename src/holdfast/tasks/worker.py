@@ -80,7 +80,7 @@ class AttemptJob:
         self._hooks: list[Callable[[], object]] = []
         self.app = app
         self.type = attempt.type
-        self.trace_id = attempt.trace
+        self.task_id = attempt.task_id
         self.attempt = attempt.attempt
         self.tries = attempt.tries
         self.epoch = attempt.epoch
@@ -92,6 +92,10 @@ class AttemptJob:
         """True while its handler may be interrupted, which is at most once."""
         self.task: asyncio.Task[Any] | None = None
         """What runs an async handler."""
+
+    @property
+    def trace_id(self) -> str:
+        return self.task_id
 
     @property
     def deadline_s(self) -> float:

@@ -115,10 +115,10 @@ class NodeForTests:
         """
         return self._run(self._results(stream, count, timeout_s))
 
-    def outcome(self, trace_id: str, *, timeout_s: float = PATIENCE_S) -> Outcome:
+    def outcome(self, task_id: str, *, timeout_s: float = PATIENCE_S) -> Outcome:
         """Wait until a task has ended, and return its outcome. Its message may still be in its queue. Raises
         TimeoutError, and the error of a node that crashed."""
-        return self._run(self._outcome(trace_id, timeout_s))
+        return self._run(self._outcome(task_id, timeout_s))
 
     def dead_letters(self, name: str) -> list[DeadLetter]:
         """Return up to 1000 dead letters of a stream or of a type of task."""
@@ -126,11 +126,11 @@ class NodeForTests:
         queue = self._services.queue(task_queue(self.app.name, name) if is_task else name)
         return self._run(queue.dead_letters(1000))
 
-    async def _outcome(self, trace_id: str, timeout_s: float) -> Outcome:
+    async def _outcome(self, task_id: str, timeout_s: float) -> Outcome:
         deadline, store = time.monotonic() + timeout_s, self._services.task_store(self.app.name)
-        while (task := await store.get(trace_id)) is None or not task.ended:
+        while (task := await store.get(task_id)) is None or not task.ended:
             standing = "not known" if task is None else task.state.value
-            await self._look_again(deadline, f"task {trace_id!r} is {standing} after {timeout_s:g} s")
+            await self._look_again(deadline, f"task {task_id!r} is {standing} after {timeout_s:g} s")
         outcome = outcome_of(self.app.name, task)
         if outcome.stored is None:
             return outcome

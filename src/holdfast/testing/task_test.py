@@ -45,7 +45,7 @@ class TaskTest:
         handler: a function, a class, what ``App.task`` made of it, or an App; ``task`` then names its type.
         body: the type of the body, as for ``App.task``.
         settings: other settings of ``App.task``, such as ``timeout_s``. A declared task has its own.
-        attempt, epoch, trace_id: the values of the job.
+        attempt, epoch, task_id: the values of the job.
         after: the outcome of the task that this one follows upon, for ``job.after``.
         cancel_at: the number of the progress call, from 1, at which the attempt is cancelled; 0 for never.
         over_time_at: the number of the progress call at which the attempt exceeds its timeout; 0 for never.
@@ -66,7 +66,7 @@ class TaskTest:
         body: Any = dict,
         attempt: int = 1,
         epoch: int = 1,
-        trace_id: str = "test",
+        task_id: str = "test",
         after: Outcome | None = None,
         cancel_at: int = 0,
         over_time_at: int = 0,
@@ -84,7 +84,7 @@ class TaskTest:
         self.lines: list[tuple[str, str, Mapping[str, Any]]] = []
         self.sent: list[SentEffect] = []
         self._spec = spec
-        self._task = Task(trace_id, self._spec.name, epoch=epoch, attempts=attempt)
+        self._task = Task(task_id, self._spec.name, epoch=epoch, attempts=attempt)
         self._after = b"" if after is None else brief_of(after)
         self._cancel_at = cancel_at
         self._over_time_at = over_time_at

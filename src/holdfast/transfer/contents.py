@@ -220,9 +220,9 @@ async def _apps(source: Services, target: Services, named: Collection[str]) -> l
 
 def _tasks(app: str, source: TransferableTasks, target: TransferableTasks) -> Part:
     async def read(tasks: TransferableTasks) -> AsyncIterator[Item]:
-        async for page in _pages(lambda last: tasks.list(PAGE, last.trace if last else "")):
+        async for page in _pages(lambda last: tasks.list(PAGE, last.task_id if last else "")):
             for task in page:
-                yield Item(task.trace.encode(), task.trace, digest(_task(task)), task)
+                yield Item(task.task_id.encode(), task.task_id, digest(_task(task)), task)
 
     return Part(f"tasks of {app}", partial(read, source), partial(read, target), target.restore)
 

@@ -15,7 +15,7 @@ from holdfast.registration.urls import shown, with_password
 from holdfast.wiring.services import Services
 
 SENDER = "source"
-"""The attribute that holds the full key of the stream that sent an effect, or type and trace id of
+"""The attribute that holds the full key of the stream that sent an effect, or type and task id of
 a task."""
 
 

@@ -44,9 +44,9 @@ async def test_the_end_of_every_command_is_reported(site: Site) -> None:
     done = await site.add("d0", trace_id="t-1")
     failed = await site.add("odd")
     expired = await site.add("odd", expires_in_s=0.5)
-    outcomes = {outcome.trace_id: outcome for outcome in await told(queue, 3)}
+    outcomes = {outcome.task_id: outcome for outcome in await told(queue, 3)}
     assert {trace: outcome.state for trace, outcome in outcomes.items()} == {
-        f"doors-{done}": task.State.SUCCEED,
+        f"doors-{done}": task.State.SUCCEEDED,
         f"doors-{failed}": task.State.FAILED,
         f"doors-{expired}": task.State.TIMEOUT,
     }
@@ -78,7 +78,7 @@ async def test_pending_briefs_are_sent_when_the_queue_is_back(site: Site) -> Non
 
     queue.send = sometimes  # type: ignore[method-assign]
     await telling(site, queue)
-    assert {outcome.trace_id for outcome in await told(queue, 4)} == {f"doors-{command}"}
+    assert {outcome.task_id for outcome in await told(queue, 4)} == {f"doors-{command}"}
     assert site.log.events("warning").count("can't tell ends of commands") == 3
 
 

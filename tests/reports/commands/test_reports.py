@@ -296,7 +296,7 @@ def test_a_worker_killed_in_the_midst_of_a_file_leaves_no_torn_one(
     (forks,) = [child for child in psutil.Process(process.child.pid).children() if child.children()]
     for slot in forks.children():
         slot.kill()
-    ended = arrange(row_once(lambda row: row.state is State.SUCCEED, is_never_torn))
+    ended = arrange(row_once(lambda row: row.state is State.SUCCEEDED, is_never_torn))
     assert (ended.attempts, ended.rows, ended.size) == (2, rows, len(body))
     assert (place / "out/sales.csv").read_text() == body
     assert sorted(path.name for path in (place / "out").iterdir()) == ["sales.csv", "sales.csv.ok"]
@@ -363,10 +363,10 @@ async def test_a_customer_has_so_many_connections_whatever_slots_are_free(
         async with asyncio.timeout(PATIENCE_S):
             while proxy.connections < 2:  # noqa: ASYNC110 (no event tells)
                 await asyncio.sleep(0.02)
-        assert await end(await order(other, 6)) == {(State.SUCCEED, 1)}
+        assert await end(await order(other, 6)) == {(State.SUCCEEDED, 1)}
         assert (proxy.connections, proxy.accepted) == (2, 2)
         proxy.thaw()
-        assert await end(slow) == {(State.SUCCEED, 1)}
+        assert await end(slow) == {(State.SUCCEEDED, 1)}
         assert proxy.accepted == 5
         assert len(list(ftp_server.files.glob("*.csv"))) == 5
         assert await asyncio.to_thread(process.end) == 0

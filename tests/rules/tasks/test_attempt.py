@@ -16,12 +16,12 @@ NOT_BEGUN = AttemptEnd(How.CANCELLED, "its node stops", begun=False)
 
 
 def test_a_value_that_was_returned_is_the_task_s_success() -> None:
-    assert judge(AttemptEnd(How.RETURNED), LAST, TRIES)[:2] == (NextStep.SUCCEED, State.SUCCEED)
+    assert judge(AttemptEnd(How.RETURNED), LAST, TRIES)[:2] == (NextStep.SUCCEEDED, State.SUCCEEDED)
 
 
 @pytest.mark.parametrize("stop", [Stop.CANCELLED, *sorted(HANDED_ON, key=str)])
 def test_a_value_counts_though_its_attempt_was_asked_to_end(stop: Stop) -> None:
-    assert judge(AttemptEnd(How.RETURNED), FIRST, TRIES, stop).step is NextStep.SUCCEED
+    assert judge(AttemptEnd(How.RETURNED), FIRST, TRIES, stop).step is NextStep.SUCCEEDED
 
 
 @pytest.mark.parametrize("how", How)

@@ -38,7 +38,7 @@ NOW = 100.0
 START = StartAttempt("k", "t", "member", "node", 3, 10.0)
 QUEUED = Task("k", "t", queued_at=NOW)
 RUNNING = rules.start(QUEUED, START, NOW)
-SUCCEEDED = rules.end(RUNNING, EndAttempt("k", 1, State.SUCCEED, effects=b"e"), NOW)
+SUCCEEDED = rules.end(RUNNING, EndAttempt("k", 1, State.SUCCEEDED, effects=b"e"), NOW)
 BRIEFED = rules.briefed(SUCCEEDED, 1)
 DELAYED = rules.delay(None, DelayTask("k", "t", 50.0, b"m"), NOW)
 
@@ -62,7 +62,7 @@ JUDGED: list[tuple[Task | None, TaskChange, Task]] = [
         ReturnAttempt("k", 1, spent=True),
         rules.give_back(RUNNING, ReturnAttempt("k", 1, spent=True), NOW),
     ),
-    (RUNNING, EndAttempt("k", 1, State.SUCCEED, effects=b"e"), SUCCEEDED),
+    (RUNNING, EndAttempt("k", 1, State.SUCCEEDED, effects=b"e"), SUCCEEDED),
     (None, CountMember("b", 2), Task("b", BATCH, queued_at=NOW, members="00", started_at=NOW)),
     (SUCCEEDED, BriefSent("k", 1), BRIEFED),
     (SUCCEEDED, EffectsLeft("k", 1), rules.handed_over(SUCCEEDED, EffectsLeft("k", 1))),
@@ -105,4 +105,4 @@ def test_no_outcome_may_be_lost() -> None:
 
 
 def test_a_change_names_its_task() -> None:
-    assert QueueTask(QUEUED).trace == RestoreTask(QUEUED).trace == "k"
+    assert QueueTask(QUEUED).task_id == RestoreTask(QUEUED).task_id == "k"

@@ -26,7 +26,7 @@ NOW = 100.0
 WISH = StartAttempt("k", "t", "member", "node", tries=2, lease_s=10.0, group="g")
 QUEUED = Task("k", "t", group="g", queued_at=90.0)
 RUNNING = rules.start(QUEUED, WISH, NOW)
-ENDED = rules.end(RUNNING, EndAttempt("k", 1, State.SUCCEED, b"r"), NOW + 1)
+ENDED = rules.end(RUNNING, EndAttempt("k", 1, State.SUCCEEDED, b"r"), NOW + 1)
 
 
 def changed(task: Task, **changes: object) -> Task:
@@ -162,10 +162,10 @@ def test_a_task_that_is_queued_anew_has_all_its_pauses_again() -> None:
 
 
 def test_an_outcome_is_recorded_once() -> None:
-    assert (ENDED.state, ENDED.result, ENDED.progress, ENDED.ended_at) == (State.SUCCEED, b"r", 1.0, 101.0)
+    assert (ENDED.state, ENDED.result, ENDED.progress, ENDED.ended_at) == (State.SUCCEEDED, b"r", 1.0, 101.0)
     failed = rules.end(RUNNING, EndAttempt("k", 1, State.FAILED, detail="broken"), NOW)
     assert (failed.progress, failed.detail) == (0.0, "broken")
-    assert rules.end(ENDED, EndAttempt("k", 1, State.SUCCEED), NOW + 9) is ENDED
+    assert rules.end(ENDED, EndAttempt("k", 1, State.SUCCEEDED), NOW + 9) is ENDED
 
 
 @pytest.mark.parametrize("standing", [None, QUEUED, ENDED, changed(RUNNING, epoch=2)])
@@ -226,7 +226,7 @@ def test_a_task_has_one_outcome_within_its_tries_whatever_happens(deeds: list[st
         elif deed == "cancel":
             task = rules.cancel(task, "enough", now)
         elif task.state is State.RUNNING and deed == "end":
-            task = rules.end(task, EndAttempt("k", task.epoch, State.SUCCEED), now)
+            task = rules.end(task, EndAttempt("k", task.epoch, State.SUCCEEDED), now)
         elif task.state is State.RUNNING:
             pause_s = 3.0 if deed == "pause" else 0.0
             wish = ReturnAttempt("k", task.epoch, deed == "spend", pause_s=pause_s)
@@ -266,11 +266,11 @@ def test_each_member_of_a_batch_counts_once_and_the_last_one_ends_it() -> None:
         == "cancelled: enough; 1 of 2 tasks did not succeed"
     )
     well = rules.count(None, CountMember("b", 1, 0), NOW)
-    assert (well.state, well.detail) == (State.SUCCEED, "")
+    assert (well.state, well.detail) == (State.SUCCEEDED, "")
 
 
 def test_effects_are_dropped_by_the_outcome_they_came_with_and_never_come_back() -> None:
-    ended = rules.end(RUNNING, EndAttempt("k", 1, State.SUCCEED, effects=b"two"), NOW)
+    ended = rules.end(RUNNING, EndAttempt("k", 1, State.SUCCEEDED, effects=b"two"), NOW)
     assert ended.effects == b"two"
     assert rules.handed_over(ended, EffectsLeft("k", 2)) is ended
     assert rules.handed_over(RUNNING, EffectsLeft("k", 1, b"one")) is RUNNING
@@ -281,7 +281,7 @@ def test_effects_are_dropped_by_the_outcome_they_came_with_and_never_come_back()
 
 
 def test_a_task_with_pending_effects_is_kept_for_longer_than_a_target_may_be_away() -> None:
-    ended = rules.end(RUNNING, EndAttempt("k", 1, State.SUCCEED, effects=b"two"), NOW)
+    ended = rules.end(RUNNING, EndAttempt("k", 1, State.SUCCEEDED, effects=b"two"), NOW)
     assert rules.expired(changed(ended, effects=b""), NOW + 1)
     assert not rules.expired(ended, NOW + rules.EFFECTS_KEEP_S)
     assert rules.expired(ended, NOW + rules.EFFECTS_KEEP_S + 1)

@@ -45,7 +45,7 @@ async def test_the_history_tells_every_attempt(clock: Clock) -> None:
     history: list[object] = []
     tasks = MemoryTasks(clock, history=history)
     await tasks.start([wish("k")])
-    await tasks.end([EndAttempt("k", 2, State.SUCCEED), EndAttempt("k", 1, State.SUCCEED)])
+    await tasks.end([EndAttempt("k", 2, State.SUCCEEDED), EndAttempt("k", 1, State.SUCCEEDED)])
     told = [
         (e.call, e.before and e.before.state, e.after and e.after.state)
         for e in history
@@ -54,7 +54,7 @@ async def test_the_history_tells_every_attempt(clock: Clock) -> None:
     assert told == [
         ("start", None, State.RUNNING),
         ("end", State.RUNNING, None),
-        ("end", State.RUNNING, State.SUCCEED),
+        ("end", State.RUNNING, State.SUCCEEDED),
     ]
 
 
@@ -62,7 +62,7 @@ async def test_a_store_may_lose_its_last_changes_and_issues_no_epoch_again(clock
     tasks = MemoryTasks(clock)
     [kept] = await tasks.start([wish("k")])
     await clock.sleep(10.0)
-    await tasks.end([EndAttempt("k", 1, State.SUCCEED)])
+    await tasks.end([EndAttempt("k", 1, State.SUCCEEDED)])
     await tasks.start([wish("new")])
     tasks.rewind(5.0)
     assert await tasks.get("k") == kept

@@ -327,7 +327,7 @@ Tasks = dict[str, Task]
 
 
 def brief(task: Task) -> Outgoing:
-    return Outgoing(task.trace.encode())
+    return Outgoing(task.task_id.encode())
 
 
 TASKS: dict[str, Callable[[PostgresTasks, Tasks], Awaitable[object]]] = {
@@ -342,10 +342,10 @@ TASKS: dict[str, Callable[[PostgresTasks, Tasks], Awaitable[object]]] = {
         [ReturnAttempt("begun", tasks["begun"].epoch, spent=True, detail="d", pause_s=LONG_S)]
     ),
     "end": lambda store, tasks: store.end(
-        [EndAttempt("begun", tasks["begun"].epoch, State.SUCCEED, b"1", effects=b"e")]
+        [EndAttempt("begun", tasks["begun"].epoch, State.SUCCEEDED, b"1", effects=b"e")]
     ),
     "end_and_brief": lambda store, tasks: store.end_and_brief(
-        [EndAttempt("begun", tasks["begun"].epoch, State.SUCCEED, b"1")], "briefs", brief
+        [EndAttempt("begun", tasks["begun"].epoch, State.SUCCEEDED, b"1")], "briefs", brief
     ),
     "count": lambda store, _: store.count([CountMember("batch", 2, 1), CountMember("new", 2)]),
     "briefed": lambda store, tasks: store.briefed([("ended", tasks["ended"].epoch)]),
@@ -379,11 +379,15 @@ async def test_a_call_of_the_task_store_that_is_cut_leaves_what_its_error_says(
             await direct.queue([Task("queued", "t")])
             await direct.delay([DelayTask("delayed", "t", LONG_S / 2, b"m")])
             await direct.count([CountMember("batch", 2, 0)])
-            begun = await direct.start([wish(trace) for trace in ("begun", "ended", "told", "failed")])
-            tasks = {task.trace: task for task in begun}
-            for trace, state in (("ended", State.SUCCEED), ("told", State.SUCCEED), ("failed", State.FAILED)):
-                effects = b"e" if trace == "ended" else b""
-                await direct.end([EndAttempt(trace, tasks[trace].epoch, state, effects=effects)])
+            begun = await direct.start([wish(task_id) for task_id in ("begun", "ended", "told", "failed")])
+            tasks = {task.task_id: task for task in begun}
+            for task_id, state in (
+                ("ended", State.SUCCEEDED),
+                ("told", State.SUCCEEDED),
+                ("failed", State.FAILED),
+            ):
+                effects = b"e" if task_id == "ended" else b""
+                await direct.end([EndAttempt(task_id, tasks[task_id].epoch, state, effects=effects)])
             await direct.briefed([("told", tasks["told"].epoch)])
             return tasks
 

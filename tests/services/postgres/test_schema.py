@@ -207,7 +207,7 @@ async def _do_all(database: PostgresDatabase) -> None:
 
     tasks = PostgresTasks(database, "app", clock)
     [begun] = await tasks.start([wish("k")])
-    await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED)])
+    await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEEDED)])
     assert await tasks.expire(1e11) == 1
 
     queue = PostgresQueue(PostgresMessages(database, clock), "q", clock)

@@ -66,7 +66,7 @@ async def test_if_briefs_can_t_be_added_no_outcome_is_stored(
     [begun] = await tasks.start([wish("k")])
     with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
         connection.execute("ALTER TABLE holdfast.messages RENAME TO elsewhere")
-        end = EndAttempt("k", begun.epoch, State.SUCCEED)
+        end = EndAttempt("k", begun.epoch, State.SUCCEEDED)
         with pytest.raises(HoldfastError, match="messages"):
             await tasks.end_and_brief([end], BRIEFS, lambda task: Outgoing(b"told"))
         connection.execute("ALTER TABLE holdfast.elsewhere RENAME TO messages")
@@ -79,7 +79,7 @@ async def test_only_so_many_large_outcomes_share_a_transaction_as_it_has_time_fo
     monkeypatch.setattr("holdfast.services.postgres.lane.BATCH_MAX", 20)
     tasks = tasks_at(make_database, postgresql_server)
     begun = await tasks.start([wish(str(number)) for number in range(6)])
-    ends = [EndAttempt(each.trace, each.epoch, State.SUCCEED, result=b"x" * (1 << 20)) for each in begun]
+    ends = [EndAttempt(each.task_id, each.epoch, State.SUCCEEDED, result=b"x" * (1 << 20)) for each in begun]
     await asyncio.gather(*(tasks.end([end]) for end in ends))
     with psycopg.connect(postgresql_server.url) as connection:
         written = connection.execute("SELECT count(DISTINCT xmin::text) FROM holdfast.tasks").fetchone()
@@ -160,7 +160,7 @@ async def test_an_attempt_that_the_server_forgot_stays_fenced(
         connection.execute("DELETE FROM holdfast.tasks")
     [begun] = await tasks.start([wish("k", member="b")])
     assert begun.epoch > forgotten.epoch
-    [refused] = await tasks.end([EndAttempt("k", forgotten.epoch, State.SUCCEED)])
+    [refused] = await tasks.end([EndAttempt("k", forgotten.epoch, State.SUCCEEDED)])
     assert isinstance(refused, Fenced)
 
 
@@ -208,7 +208,7 @@ async def test_a_task_that_succeeds_changes_the_indexes_at_its_end_only(
     await tasks.queue([Task("k", "t")])
     [begun] = await tasks.start([wish("k")])
     await tasks.beat([AttemptBeat("k", begun.epoch, 60.0)])
-    await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED)])
+    await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEEDED)])
     await tasks.briefed([("k", begun.epoch)])
     await database.close()  # the server counts no later than that
 

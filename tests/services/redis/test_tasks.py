@@ -116,7 +116,7 @@ async def test_an_attempt_that_the_server_forgot_stays_fenced(
     await redis_server.reset()
     [begun] = await tasks.start([wish("k", member="b")])
     assert begun.epoch > forgotten.epoch
-    [refused] = await tasks.end([EndAttempt("k", forgotten.epoch, State.SUCCEED)])
+    [refused] = await tasks.end([EndAttempt("k", forgotten.epoch, State.SUCCEEDED)])
     assert isinstance(refused, Fenced)
 
 
@@ -141,7 +141,7 @@ async def test_a_batch_is_one_call_a_shard(redis_server: RedisServer, make_tasks
     await tasks.start([wish(f"warm{i}") for i in range(40)])
     before = sum(meter.calls.values())
     begun = await tasks.start([wish(f"k{i}") for i in range(60)])
-    await tasks.end([EndAttempt(task.trace, task.epoch, State.SUCCEED) for task in begun])
+    await tasks.end([EndAttempt(task.task_id, task.epoch, State.SUCCEEDED) for task in begun])
     assert sum(meter.calls.values()) - before == 6
 
 
@@ -150,8 +150,8 @@ async def test_delayed_tasks_of_a_server_that_is_away_don_t_hold_up_others(
     redis_server: RedisServer, make_tasks: MakeTasks, monkeypatch: pytest.MonkeyPatch, away: str
 ) -> None:
     tasks = make_tasks(redis_server.url + "?shards=5")
-    traces = {shard_of(f"k{n}", 5): f"k{n}" for n in range(100)}
-    await tasks.delay([DelayTask(trace, "t", 5.0, b"m") for trace in traces.values()])
+    task_ids = {shard_of(f"k{n}", 5): f"k{n}" for n in range(100)}
+    await tasks.delay([DelayTask(task_id, "t", 5.0, b"m") for task_id in task_ids.values()])
     script = RedisConnection.script
 
     async def script_of_others(
@@ -163,11 +163,11 @@ async def test_delayed_tasks_of_a_server_that_is_away_don_t_hold_up_others(
 
     monkeypatch.setattr(RedisConnection, "script", script_of_others)
     due = await tasks.due(60.0, 10, 1000.0)
-    assert {task.trace for task in due} == {traces[shard] for shard in range(1, 5)}
+    assert {task.task_id for task in due} == {task_ids[shard] for shard in range(1, 5)}
     with pytest.raises(Unavailable, match="away"):
         await tasks.due(60.0, 10, 1000.0)
     monkeypatch.undo()
-    assert [task.trace for task in await tasks.due(60.0, 10, 1000.0)] == [traces[0]]
+    assert [task.task_id for task in await tasks.due(60.0, 10, 1000.0)] == [task_ids[0]]
 
 
 async def test_no_more_delayed_tasks_are_handed_out_than_were_asked_for(
@@ -177,7 +177,7 @@ async def test_no_more_delayed_tasks_are_handed_out_than_were_asked_for(
     await tasks.delay([DelayTask(f"k{n:02}", "t", 5.0 + n, b"m") for n in range(20)])
     for begin in range(0, 20, 4):
         due = await tasks.due(60.0, 4, 1000.0)
-        assert sorted(task.trace for task in due) == [f"k{n:02}" for n in range(begin, begin + 4)]
+        assert sorted(task.task_id for task in due) == [f"k{n:02}" for n in range(begin, begin + 4)]
 
 
 async def test_expiry_in_small_batches_drops_all_that_is_old(
@@ -194,7 +194,7 @@ async def test_expiry_in_small_batches_drops_all_that_is_old(
 
 async def test_expired_tasks_leave_no_keys(tasks: RedisTasks, redis_server: RedisServer) -> None:
     [begun] = await tasks.start([wish("k")])
-    await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED)])
+    await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEEDED)])
     assert await tasks.expire(1e11) == 1
     assert await tasks.counts() == {}
     async with redis_server.client() as redis:
@@ -217,7 +217,7 @@ async def test_calls_work_again_after_a_server_restart(tasks: RedisTasks, redis_
     with pytest.raises(Unavailable):
         await tasks.start([wish("l")])
     await redis_server.start()
-    await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED)])
+    await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEEDED)])
     [begun] = await tasks.start([wish("l")])
     assert begun.state is State.RUNNING
 
@@ -227,7 +227,7 @@ async def test_changes_of_tasks_are_on_all_replicas_when_answered(
 ) -> None:
     tasks = make_tasks(redis_sentinel.url + "?wait_replicas=2")
     begun = await tasks.start([wish(f"k{i}") for i in range(20)])
-    await tasks.end([EndAttempt(task.trace, task.epoch, State.SUCCEED) for task in begun])
+    await tasks.end([EndAttempt(task.task_id, task.epoch, State.SUCCEEDED) for task in begun])
     for server in redis_sentinel.redis:
         async with server.client() as redis:
             assert await redis.hget("{holdfast:0}:tasks:app:task:k7", "state") in (b"succeed", "succeed")

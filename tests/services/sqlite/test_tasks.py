@@ -64,35 +64,35 @@ TRACES = [f"t{i}" for i in range(6)]
 
 def request(dice: random.Random, model: dict[str, Task]) -> tuple[str, Any]:
     """One call's name and item: mostly possible."""
-    trace = dice.choice(TRACES)
-    epoch = (model[trace].epoch if trace in model else 0) + dice.choice([0] * 8 + [1, -1])
+    task_id = dice.choice(TRACES)
+    epoch = (model[task_id].epoch if task_id in model else 0) + dice.choice([0] * 8 + [1, -1])
     lease_s = dice.choice([3600.0, 0.0])
     return dice.choice(
         [
-            ("queue", Task(trace, "t", group="g")),
-            ("start", StartAttempt(trace, "t", dice.choice("ab"), "n", 2, lease_s)),
-            ("start", StartAttempt(trace, "u", dice.choice("ab"), "n", 9, lease_s)),
-            ("beat", AttemptBeat(trace, epoch, lease_s, 0.5, "half")),
-            ("give_back", ReturnAttempt(trace, epoch, dice.random() < 0.5, "broken")),
-            ("end", EndAttempt(trace, epoch, dice.choice(sorted(rules.ENDED)), b"\0r")),
-            ("reset", trace),
+            ("queue", Task(task_id, "t", group="g")),
+            ("start", StartAttempt(task_id, "t", dice.choice("ab"), "n", 2, lease_s)),
+            ("start", StartAttempt(task_id, "u", dice.choice("ab"), "n", 9, lease_s)),
+            ("beat", AttemptBeat(task_id, epoch, lease_s, 0.5, "half")),
+            ("give_back", ReturnAttempt(task_id, epoch, dice.random() < 0.5, "broken")),
+            ("end", EndAttempt(task_id, epoch, dice.choice(sorted(rules.ENDED)), b"\0r")),
+            ("reset", task_id),
         ]
     )
 
 
 def decide(model: dict[str, Task], call: str, item: Any) -> object:
-    trace = item if call == "reset" else item.trace
+    task_id = item if call == "reset" else item.task_id
     try:
         match call:
             case "reset":
-                if trace not in model:
+                if task_id not in model:
                     return None
-                after = rules.reset(model[trace], 1.0)
+                after = rules.reset(model[task_id], 1.0)
             case _:
-                after = getattr(rules, call)(model.get(trace), item, 1.0)
+                after = getattr(rules, call)(model.get(task_id), item, 1.0)
     except Fenced as refusal:
         return answer_of(refusal)
-    model[trace] = after
+    model[task_id] = after
     return answer_of(after)
 
 
@@ -104,7 +104,7 @@ async def test_calls_in_batches_do_the_same_as_one_by_one(tasks: SqliteTasks, se
         answers = await asyncio.gather(*(getattr(tasks, call)([item]) for call, item in asked))
         assert [answer_of(a) for [a] in answers] == [decide(model, *request) for request in asked]
     assert [timeless(task) for task in await tasks.list(100)] == [
-        timeless(model[trace]) for trace in sorted(model)
+        timeless(model[task_id]) for task_id in sorted(model)
     ]
     assert await tasks.counts() == Counter((task.type, task.state) for task in model.values())
 
@@ -114,7 +114,7 @@ async def test_an_app_sees_and_changes_no_tasks_of_another(
 ) -> None:
     other = SqliteTasks(database, "other", clock)
     await asyncio.gather(tasks.start([wish("k")]), other.start([wish("k", member="b")]))
-    await tasks.end([EndAttempt("k", 1, State.SUCCEED)])
+    await tasks.end([EndAttempt("k", 1, State.SUCCEEDED)])
     found = await other.get("k")
     assert found is not None
     assert (found.member, found.state) == ("b", State.RUNNING)

@@ -58,7 +58,7 @@ def sent(job: Job) -> None:
     assert_type(send_invoice(Invoice("acme")), str)
     assert_type(send_invoice(Invoice("acme"), job), str)
     assert_type(convert(Invoice("acme")), int)
-    mail.send("text", trace_id="t")
+    mail.send("text", task_id="t")
     with Client(app, url="sqlite:///a.db") as client:
         assert_type(client.send_many([send_invoice.s(Invoice("acme")), Order(task_type="mail")]), list[str])
         assert_type(client.send("mail", "text", dedupe="7"), str)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.common.message import check_key
 from holdfast.common.settings import COUNT_MAX, SECONDS_MAX
 from holdfast.console.api.known import check_app
 from holdfast.console.api.lists import LIMIT, Cursor, Limit, Next, cursor, place_in
@@ -66,7 +67,7 @@ class NewTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     task_type: Annotated[str, Meta(min_length=1)]
     body: Any = None
-    trace_id: str = ""
+    task_id: str = msgspec.field(default="", name="trace_id")
     dedupe: str = ""
     group: str = ""
     priority: int = 0
@@ -79,6 +80,8 @@ class NewTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def order(self) -> Order:
         """Return the task as producers send it. Raises InvalidMessage."""
+        if self.task_id:
+            check_key(self.task_id, "trace_id")
         given = {name: getattr(self, name) for name in self.__struct_fields__}
         return Order(
             **given
@@ -294,7 +297,7 @@ class TaskOperations:
                 down=query.down,
             )
         more = len(found) == query.limit
-        return TaskList([standing_of(task) for task in found], cursor(found[-1].trace) if more else "")
+        return TaskList([standing_of(task) for task in found], cursor(found[-1].task_id) if more else "")
 
     async def _send(self, call: Call[NoFields, NewTask]) -> SentTaskId:
         app = call.path["app"]

@@ -81,7 +81,7 @@ class FoundTasks(NamedTuple):
 
 class TaskQuestion(NamedTuple):
     """A question for tasks: for those of an app, in a state, of a type, that were queued, begun or ended
-    within a time, and after the one with this trace id."""
+    within a time, and after the one with this task id."""
 
     app: str
     state: str = ""
@@ -386,7 +386,7 @@ async def _find(store: TaskStore, question: TaskQuestion, now: float) -> FoundTa
         for task in page:
             if len(found) == ROWS:
                 return FoundTasks(found, looked, after)
-            looked, after = looked + 1, task.trace
+            looked, after = looked + 1, task.task_id
             if question.fits(task, now):
                 found.append(task)
         if len(page) < PAGE:
@@ -401,7 +401,7 @@ def _row(app: str, task: Task, now: float) -> TaskRow:
     due_at = max(task.send_at, task.until) if task.state is State.QUEUED else 0.0
     said = task.note if runs else task.cancel or task.detail.partition("\n")[0]
     return TaskRow(
-        task, _path(app, task.trace), state_of(task), runtime_s, due_at if due_at > now else 0.0, said[:300]
+        task, _path(app, task.task_id), state_of(task), runtime_s, due_at if due_at > now else 0.0, said[:300]
     )
 
 

@@ -60,7 +60,7 @@ class AttemptEnd(msgspec.Struct, frozen=True):
 class NextStep(enum.Enum):
     """The step that follows for a task whose attempt has ended."""
 
-    SUCCEED = enum.auto()
+    SUCCEEDED = enum.auto()
     """It succeeds."""
     FAIL = enum.auto()
     """It ends without success."""
@@ -97,7 +97,7 @@ def judge(end: AttemptEnd, task: Task, tries: int, stop: Stop | None = None) -> 
     if handed_on or not end.begun:
         return AttemptVerdict(NextStep.RETURN)
     if end.how is How.RETURNED:
-        return AttemptVerdict(NextStep.SUCCEED, State.SUCCEED)
+        return AttemptVerdict(NextStep.SUCCEEDED, State.SUCCEEDED)
     if stop is not None:
         return AttemptVerdict(NextStep.CANCEL, State.FAILED)
     detail = "\n".join(text for text in (end.error, end.detail) if text)

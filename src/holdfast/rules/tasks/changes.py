@@ -27,9 +27,9 @@ class QueueTask(msgspec.Struct, frozen=True):
     task: Task
 
     @property
-    def trace(self) -> str:
+    def task_id(self) -> str:
         """Its id."""
-        return self.task.trace
+        return self.task.task_id
 
 
 class RestoreTask(QueueTask, frozen=True):
@@ -40,7 +40,7 @@ class HandOutMessage(msgspec.Struct, frozen=True):
     """The message of a delayed task is handed out if it is to be sent within ``ahead_s``. For ``lease_s``
     after that it isn't handed out again."""
 
-    trace: str
+    task_id: str
     ahead_s: float
     lease_s: float
 
@@ -48,27 +48,27 @@ class HandOutMessage(msgspec.Struct, frozen=True):
 class MessageSent(msgspec.Struct, frozen=True):
     """The message that the store held of a task is in its queue."""
 
-    trace: str
+    task_id: str
 
 
 class BriefSent(msgspec.Struct, frozen=True):
     """The brief of the outcome of ``epoch`` is sent."""
 
-    trace: str
+    task_id: str
     epoch: int
 
 
 class CancelTask(msgspec.Struct, frozen=True):
     """The task is cancelled."""
 
-    trace: str
+    task_id: str
     reason: str
 
 
 class ResetTask(msgspec.Struct, frozen=True):
     """The task is queued again with all its tries."""
 
-    trace: str
+    task_id: str
 
 
 TaskChange = (

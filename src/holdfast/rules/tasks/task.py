@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.errors import Fenced
 
-TRACE_BYTES_MAX = 256
+ID_BYTES_MAX = 256
 
 BATCH = "(batch)"
 """The type of the record of a batch. No task can have it."""
@@ -36,19 +36,20 @@ class State(enum.StrEnum):
 
     QUEUED = "queued"
     RUNNING = "running"
-    SUCCEED = "succeed"
+    SUCCEEDED = "succeed"
+    SUCCEED = SUCCEEDED  # its name in 0.2.0
     FAILED = "failed"
     TIMEOUT = "timeout"
     DUPLICATED = "duplicated"
 
 
-ENDED = frozenset({State.SUCCEED, State.FAILED, State.TIMEOUT})
+ENDED = frozenset({State.SUCCEEDED, State.FAILED, State.TIMEOUT})
 
 
 class Task(msgspec.Struct, frozen=True):
     """The record of a task in the store.
 
-    ``trace`` is its id, unique in its app. ``attempts`` counts the attempts since it was last queued, and
+    ``task_id`` is its id, unique in its app. ``attempts`` counts the attempts since it was last queued, and
     ``epoch`` counts all attempts, and each cancelling of a task that waits. ``until`` is when the attempt of
     ``member`` lapses unless it beats, or when the pause of a queued task ends; no other attempt begins
     before. ``pauses`` counts the pauses that its attempts have asked for since it was last queued.
@@ -65,7 +66,7 @@ class Task(msgspec.Struct, frozen=True):
     succeeded, 2 if it ended otherwise.
     """
 
-    trace: str
+    task_id: str = msgspec.field(name="trace")
     type: str
     state: State = State.QUEUED
     group: str = ""
@@ -93,6 +94,11 @@ class Task(msgspec.Struct, frozen=True):
     earlier: str = ""
 
     @property
+    def trace(self) -> str:
+        """Its id, by the name that this had in 0.2.0."""
+        return self.task_id
+
+    @property
     def ended(self) -> bool:
         """True if the task has its outcome."""
         return self.state in ENDED
@@ -114,7 +120,7 @@ class DelayTask(msgspec.Struct, frozen=True):
     """A task that may begin after ``delay_s``. Its ``message`` is kept until about then; it is empty if the
     queue delays the message itself."""
 
-    trace: str
+    task_id: str
     type: str
     delay_s: float
     message: bytes
@@ -126,7 +132,7 @@ class StartAttempt(msgspec.Struct, frozen=True):
     many attempts there may be. ``node`` is the member's name, for people. ``instead_of`` is a dead member,
     whose attempt needn't lapse first. ``follow_ups`` is as in the record."""
 
-    trace: str
+    task_id: str
     type: str
     member: str
     node: str
@@ -141,7 +147,7 @@ class AttemptBeat(msgspec.Struct, frozen=True):
     """The attempt of ``epoch`` advances. ``member`` is the present id of the member that runs it, which has
     another one after it has joined again; if it is empty, the member is the one that is known."""
 
-    trace: str
+    task_id: str
     epoch: int
     lease_s: float
     progress: float = 0.0
@@ -154,7 +160,7 @@ class ReturnAttempt(msgspec.Struct, frozen=True):
     it counts as a try. ``detail`` says what went wrong. With ``pause_s`` it has asked for a pause: no attempt
     begins before that is over."""
 
-    trace: str
+    task_id: str
     epoch: int
     spent: bool
     detail: str = ""
@@ -165,7 +171,7 @@ class EndAttempt(msgspec.Struct, frozen=True):
     """The attempt of ``epoch`` ended with the outcome ``state``. ``effects`` are those that it sent, encoded,
     if it has succeeded. ``stored`` is as in the record."""
 
-    trace: str
+    task_id: str
     epoch: int
     state: State
     result: bytes = b""
@@ -178,7 +184,7 @@ class EffectsLeft(msgspec.Struct, frozen=True):
     """Of the effects of the outcome of ``epoch``, these are still to be handed over, encoded as in the
     record."""
 
-    trace: str
+    task_id: str
     epoch: int
     effects: bytes = b""
 
@@ -188,16 +194,16 @@ class ResendEffects(msgspec.Struct, frozen=True):
     the record. ``instead_of`` are those that may still stand there: all of them refused, by a node that has
     yet to say that it has sent their dead letters."""
 
-    trace: str
+    task_id: str
     effects: bytes
     instead_of: bytes = b""
 
 
 class CountMember(msgspec.Struct, frozen=True):
-    """The task at ``place`` in the batch ``trace`` of ``size`` tasks has ended. With a ``place`` of -1 the
+    """The task at ``place`` in the batch ``task_id`` of ``size`` tasks has ended. With a ``place`` of -1 the
     batch is only recorded. ``follow_ups`` are those of the batch, encoded, or empty if they aren't known."""
 
-    trace: str
+    task_id: str
     size: int
     place: int = -1
     failed: bool = False
@@ -215,7 +221,13 @@ def delay(standing: Task | None, wish: DelayTask, now: float) -> Task:
     due = now + wish.delay_s
     until = due if wish.message else 0.0
     return standing or Task(
-        wish.trace, wish.type, group=wish.group, queued_at=now, until=until, message=wish.message, send_at=due
+        wish.task_id,
+        wish.type,
+        group=wish.group,
+        queued_at=now,
+        until=until,
+        message=wish.message,
+        send_at=due,
     )
 
 
@@ -226,7 +238,7 @@ def hand_out(standing: Task, ahead_s: float, lease_s: float, now: float) -> Task
     if not standing.message:
         return standing
     if standing.send_at > now + ahead_s:
-        raise Fenced(f"task {standing.trace}: its message isn't to be sent yet", standing.epoch)
+        raise Fenced(f"task {standing.task_id}: its message isn't to be sent yet", standing.epoch)
     return msgspec.structs.replace(standing, send_at=now + ahead_s + lease_s)
 
 
@@ -240,7 +252,7 @@ def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
     ``running`` with its own ``member``; a repeated request gets the same answer. Otherwise the answer says
     why not: the task has ended (before, by being cancelled, or now because it has no tries left), it pauses
     ``until`` then, or another member's attempt is valid ``until`` then."""
-    task = standing or Task(wish.trace, wish.type, group=wish.group, queued_at=now)
+    task = standing or Task(wish.task_id, wish.type, group=wish.group, queued_at=now)
     if task.ended:
         return task
     if task.state is State.RUNNING:
@@ -289,7 +301,7 @@ def _earlier(task: Task) -> str:
 
 def beat(standing: Task | None, beat: AttemptBeat, now: float) -> Task:
     """Return the task after a sign of progress. Raises Fenced unless this attempt is the present one."""
-    task = current_attempt(standing, beat.trace, beat.epoch)
+    task = current_attempt(standing, beat.task_id, beat.epoch)
     return msgspec.structs.replace(
         task,
         until=now + beat.lease_s,
@@ -304,7 +316,7 @@ def give_back(standing: Task | None, wish: ReturnAttempt, now: float) -> Task:
     one."""
     if standing is not None and standing.state is State.QUEUED and standing.epoch == wish.epoch:
         return standing  # a repeat
-    task = current_attempt(standing, wish.trace, wish.epoch)
+    task = current_attempt(standing, wish.task_id, wish.epoch)
     return msgspec.structs.replace(
         task,
         state=State.QUEUED,
@@ -325,7 +337,7 @@ def end(standing: Task | None, end: EndAttempt, now: float) -> Task:
         and standing.state is end.state
     ):
         return standing  # a repeat
-    task = current_attempt(standing, end.trace, end.epoch)
+    task = current_attempt(standing, end.task_id, end.epoch)
     ended = _ended(task, end.state, end.result, end.detail, now)
     return msgspec.structs.replace(ended, effects=end.effects, stored=end.stored)
 
@@ -342,7 +354,7 @@ def resend_effects(standing: Task, wish: ResendEffects, now: float) -> Task:
     earlier effects doesn't count for these. Unchanged unless it has succeeded, its brief was sent, and none
     of its effects is pending but those that ``wish`` names."""
     pending = standing.effects not in (b"", wish.instead_of)
-    if standing.state is not State.SUCCEED or pending or not standing.briefed:
+    if standing.state is not State.SUCCEEDED or pending or not standing.briefed:
         return standing
     return msgspec.structs.replace(standing, epoch=standing.epoch + 1, effects=wish.effects, until=now)
 
@@ -372,17 +384,17 @@ def reset(standing: Task, now: float) -> Task:
     batch is."""
     if (
         standing.members
-        or standing.state is State.SUCCEED
+        or standing.state is State.SUCCEEDED
         or (standing.state is State.RUNNING and standing.until > now)
     ):
         return standing
-    return Task(standing.trace, standing.type, group=standing.group, epoch=standing.epoch, queued_at=now)
+    return Task(standing.task_id, standing.type, group=standing.group, epoch=standing.epoch, queued_at=now)
 
 
 def count(standing: Task | None, wish: CountMember, now: float) -> Task:
     """Return the record of a batch after one of its tasks has ended. Each is counted once, however often that
     is told; with the last of them the batch ends."""
-    batch = standing or Task(wish.trace, BATCH, queued_at=now, members="0" * wish.size)
+    batch = standing or Task(wish.task_id, BATCH, queued_at=now, members="0" * wish.size)
     if batch.ended or not batch.members:
         return batch
     members = batch.members
@@ -398,17 +410,17 @@ def count(standing: Task | None, wish: CountMember, now: float) -> Task:
     if failed and batch.cancel:
         detail = f"cancelled: {batch.cancel}; {detail}"
     result = f'{{"tasks":{len(members)},"failed":{failed}}}'.encode()
-    return _ended(batch, State.FAILED if failed else State.SUCCEED, result, detail, now)
+    return _ended(batch, State.FAILED if failed else State.SUCCEEDED, result, detail, now)
 
 
 def name_in_batch(batch: str, place: int) -> str:
-    """Return the trace id of the task at ``place`` in the batch of that trace id."""
+    """Return the task id of the task at ``place`` in the batch of that task id."""
     return f"{batch}-{place}"
 
 
 def failed_in(batch: Task) -> list[str]:
-    """Return the trace ids of the tasks of a batch that have ended without success."""
-    return [name_in_batch(batch.trace, place) for place, mark in enumerate(batch.members) if mark == "2"]
+    """Return the task ids of the tasks of a batch that have ended without success."""
+    return [name_in_batch(batch.task_id, place) for place, mark in enumerate(batch.members) if mark == "2"]
 
 
 def expired(standing: Task, before: float) -> bool:
@@ -427,16 +439,16 @@ def pauses(task: Task, now: float) -> bool:
     return task.state is State.QUEUED and task.until > now
 
 
-def current_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
+def current_attempt(standing: Task | None, task_id: str, epoch: int) -> Task:
     """Return the record of the task if this attempt is the present one. Raises Fenced otherwise."""
     if standing is None or standing.state is not State.RUNNING or standing.epoch != epoch:
         stands = standing.epoch if standing else 0
-        raise Fenced(f"task {trace}: attempt {epoch} is over; epoch {stands} stands", stands)
+        raise Fenced(f"task {task_id}: attempt {epoch} is over; epoch {stands} stands", stands)
     return standing
 
 
 def _ended(task: Task, state: State, result: bytes, detail: str, now: float) -> Task:
-    progress = 1.0 if state is State.SUCCEED else task.progress
+    progress = 1.0 if state is State.SUCCEEDED else task.progress
     return msgspec.structs.replace(
         task, state=state, until=0.0, progress=progress, result=result, detail=detail, ended_at=now
     )

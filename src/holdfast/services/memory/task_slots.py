@@ -162,7 +162,7 @@ class MemoryTaskSlot:
         self.die("died of SIGKILL")
 
     def _doing(self) -> str:
-        return f"{self._at_hand[1].type} {self._at_hand[1].trace}" if self._at_hand else "idle"
+        return f"{self._at_hand[1].type} {self._at_hand[1].task_id}" if self._at_hand else "idle"
 
 
 class MemoryTaskSlots(SimulatedPool[MemoryTaskSlot]):

@@ -66,7 +66,7 @@ class Changed(msgspec.Struct, frozen=True):
 
     at: float
     call: str
-    trace: str
+    task_id: str
     before: Task | None
     after: Task | None
 
@@ -102,8 +102,8 @@ class MemoryTasks(TaskStore):
     async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
         before = self._clock.wall() + ahead_s
         due = [task for task in self.standing.values() if task.message and task.send_at <= before]
-        due.sort(key=lambda task: (task.send_at, task.trace))
-        answers = await self.change([HandOutMessage(task.trace, ahead_s, lease_s) for task in due[:limit]])
+        due.sort(key=lambda task: (task.send_at, task.task_id))
+        answers = await self.change([HandOutMessage(task.task_id, ahead_s, lease_s) for task in due[:limit]])
         return [task for task in answers if isinstance(task, Task)]
 
     async def end_and_brief(
@@ -112,22 +112,22 @@ class MemoryTasks(TaskStore):
         answers: list[Task | Fenced] = []
         for end in ends:
             try:  # before the outcome is stored, of which there is none if its brief can't be made
-                ended = judge(self.standing.get(end.trace), end, self._clock.wall())
+                ended = judge(self.standing.get(end.task_id), end, self._clock.wall())
                 message = None if ended is None or ended.briefed else brief(ended)
             except Fenced:
                 message = None
             [answer] = await self.end([end])
             if message is not None and len(message.body) <= self._queues[queue].max_bytes:
                 await self._queues[queue].send([message])
-                await self.briefed([(end.trace, end.epoch)])
-                answer = self.standing[end.trace]
+                await self.briefed([(end.task_id, end.epoch)])
+                answer = self.standing[end.task_id]
             answers.append(answer)
         return answers
 
     # --- reading
 
-    async def get(self, trace: str) -> Task | None:
-        return self.standing.get(trace)
+    async def get(self, task_id: str) -> Task | None:
+        return self.standing.get(task_id)
 
     async def list(
         self,
@@ -141,8 +141,8 @@ class MemoryTasks(TaskStore):
     ) -> list[Task]:
         found = [
             task
-            for trace, task in sorted(self.standing.items(), reverse=down)
-            if ((not after or trace < after) if down else trace > after)
+            for task_id, task in sorted(self.standing.items(), reverse=down)
+            if ((not after or task_id < after) if down else task_id > after)
             and state in (None, task.state)
             and type in ("", task.type)
             and task.moved_at >= since
@@ -156,10 +156,10 @@ class MemoryTasks(TaskStore):
         return self._clock.wall()
 
     async def expire(self, before: float) -> int:
-        expired = [trace for trace, task in self.standing.items() if rules.expired(task, before)]
-        for trace in expired:
-            del self.standing[trace]
-            self._issued.pop(trace, None)
+        expired = [task_id for task_id, task in self.standing.items() if rules.expired(task, before)]
+        for task_id in expired:
+            del self.standing[task_id]
+            self._issued.pop(task_id, None)
         return len(expired)
 
     async def restore(self, tasks: Sequence[Task]) -> None:
@@ -178,24 +178,24 @@ class MemoryTasks(TaskStore):
             if not isinstance(event, Changed) or event.after is None:
                 continue
             if event.before is None:
-                self.standing.pop(event.trace, None)
+                self.standing.pop(event.task_id, None)
             else:
-                self.standing[event.trace] = event.before
+                self.standing[event.task_id] = event.before
         self.history.append(Forgot(now, since))
 
     def _change(self, change: TaskChange, now: float) -> Answer:
-        before, at = self.standing.get(change.trace), self._clock.monotonic()
+        before, at = self.standing.get(change.task_id), self._clock.monotonic()
         call = CALLS[type(change)]
         try:
             after = judge(before, change, now)
         except Fenced as refusal:
-            self.history.append(Changed(at, call, change.trace, before, None))
+            self.history.append(Changed(at, call, change.task_id, before, None))
             return refusal
         if after is None:
             return None
         if after.epoch > (before.epoch if before else 0):
-            epoch = self._issued[change.trace] = max(after.epoch, self._issued.get(change.trace, 0) + 1)
+            epoch = self._issued[change.task_id] = max(after.epoch, self._issued.get(change.task_id, 0) + 1)
             after = msgspec.structs.replace(after, epoch=epoch)
-        self.standing[change.trace] = after
-        self.history.append(Changed(at, call, change.trace, before, after))
+        self.standing[change.task_id] = after
+        self.history.append(Changed(at, call, change.task_id, before, after))
         return after

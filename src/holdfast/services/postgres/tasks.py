@@ -124,7 +124,7 @@ class TaskRequest(NamedTuple):
     can be."""
 
     change: TaskChange
-    trace: bytes
+    task_id: bytes
     brief: MakeBrief | None = None
 
 
@@ -169,8 +169,10 @@ class PostgresTasks(TaskStore):
         return await self._change(changes)
 
     async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
-        traces = [trace for (trace,) in await self._rows(self._due, (self._app, ahead_s, limit))]
-        answers = await self.change([HandOutMessage(trace.decode(), ahead_s, lease_s) for trace in traces])
+        task_ids = [task_id for (task_id,) in await self._rows(self._due, (self._app, ahead_s, limit))]
+        answers = await self.change(
+            [HandOutMessage(task_id.decode(), ahead_s, lease_s) for task_id in task_ids]
+        )
         return [task for task in answers if isinstance(task, Task) and task.message]
 
     async def end_and_brief(
@@ -186,9 +188,9 @@ class PostgresTasks(TaskStore):
 
     # --- reading
 
-    async def get(self, trace: str) -> Task | None:
-        rows = await self._rows(self._get, (self._app, trace.encode()))
-        with reading(f"the record of task {trace!r}"):
+    async def get(self, task_id: str) -> Task | None:
+        rows = await self._rows(self._get, (self._app, task_id.encode()))
+        with reading(f"the record of task {task_id!r}"):
             return _task.decode(rows[0][0]) if rows else None
 
     async def list(
@@ -206,7 +208,7 @@ class PostgresTasks(TaskStore):
             filters += "AND trace < %(after)b " if down else "AND trace > %(after)b "
         if state is not None:
             filters += "AND state = %(state)s "
-            if state is not State.SUCCEED:
+            if state is not State.SUCCEEDED:
                 filters += "AND open "  # as the index says, or it isn't used
         if type:
             filters += "AND type = %(type)b"
@@ -256,7 +258,7 @@ class PostgresTasks(TaskStore):
     async def _change(self, changes: Sequence[TaskChange], brief: MakeBrief | None = None) -> Answers:
         if not changes:
             return []
-        requests = [TaskRequest(change, change.trace.encode(), brief) for change in changes]
+        requests = [TaskRequest(change, change.task_id.encode(), brief) for change in changes]
         durable = not all(type(change) in LOSABLE for change in changes)
         weight = weight_of(len(requests), sum(map(_bytes_of, requests)))
         return await self._lane.write_many(self._apply, requests, durable=durable, weight=weight)
@@ -265,8 +267,8 @@ class PostgresTasks(TaskStore):
         self, connection: Connection, calls: Sequence[Sequence[TaskRequest]]
     ) -> Sequence[Answers]:
         """Judge the changes of all calls that came together, in order."""
-        traces = {change.trace for changes in calls for change in changes}
-        before, places, now = await self._locked(connection, traces)
+        task_ids = {change.task_id for changes in calls for change in changes}
+        before, places, now = await self._locked(connection, task_ids)
         standing: dict[bytes, Task | None] = dict(before)
         briefs: Briefs = []
         answers = [[self._judge(standing, change, now, briefs) for change in changes] for changes in calls]
@@ -274,18 +276,18 @@ class PostgresTasks(TaskStore):
         changed: dict[str, Task] = {}
         delayed: dict[bytes, float] = {}
         sent: Traces = []
-        for trace in sorted(traces):
-            task, was = standing.get(trace), before.get(trace)
+        for task_id in sorted(task_ids):
+            task, was = standing.get(task_id), before.get(task_id)
             if task is None or task is was:
                 continue
             if was is None:
-                added[trace] = task
+                added[task_id] = task
             else:
-                changed[places[trace]] = task
+                changed[places[task_id]] = task
             if task.message:
-                delayed[trace] = task.send_at
+                delayed[task_id] = task.send_at
             elif was is not None and was.message:
-                sent.append(trace)
+                sent.append(task_id)
         if added:
             columns = _columns(added.values())
             await connection.execute(self._add, (self._app, now, [*added], *columns))
@@ -300,17 +302,17 @@ class PostgresTasks(TaskStore):
         return answers
 
     async def _locked(
-        self, connection: Connection, traces: Iterable[bytes]
+        self, connection: Connection, task_ids: Iterable[bytes]
     ) -> tuple[dict[bytes, Task], dict[bytes, str], float]:
         """The tasks of these traces that are known, which nobody else changes until the end of the
         transaction; the places of their rows; and the time after they were locked."""
-        rows = await connection.execute(self._standing, (self._app, list(traces)), binary=True)
+        rows = await connection.execute(self._standing, (self._app, list(task_ids)), binary=True)
         clock = await connection.execute(self._now, binary=True)
         with reading("a task's record"):
             found = await rows.fetchall()
-            before = {trace: _task.decode(record) for trace, _, record in found}
+            before = {task_id: _task.decode(record) for task_id, _, record in found}
         [now] = await clock.fetchone() or (0.0,)
-        return before, {trace: place for trace, place, _ in found}, now
+        return before, {task_id: place for task_id, place, _ in found}, now
 
     def _judge(
         self,
@@ -320,7 +322,7 @@ class PostgresTasks(TaskStore):
         briefs: Briefs,
     ) -> Answer:
         """Make one change; what is to be sent with it goes to ``briefs``."""
-        was = standing.get(request.trace)
+        was = standing.get(request.task_id)
         try:
             after = judge(was, request.change, now)
         except Fenced as refusal:
@@ -336,16 +338,16 @@ class PostgresTasks(TaskStore):
             if brief is not None:
                 briefs.append(brief)
                 after = rules.briefed(after, after.epoch)
-        standing[request.trace] = after
+        standing[request.task_id] = after
         return after
 
     async def _restore(self, connection: Connection, tasks: Sequence[Task]) -> None:
-        rows = {task.trace.encode(): task for task in tasks}
+        rows = {task.task_id.encode(): task for task in tasks}
         query = self._database.sql(RESTORE)
         parameters = (self._app, [*rows], *_columns(rows.values()))
         added = await connection.execute(query, parameters, binary=True)
-        new = {trace for (trace,) in await added.fetchall()}
-        delayed = {trace: task.send_at for trace, task in rows.items() if task.message and trace in new}
+        new = {task_id for (task_id,) in await added.fetchall()}
+        delayed = {task_id: task.send_at for task_id, task in rows.items() if task.message and task_id in new}
         if delayed:
             await connection.execute(self._delay, (self._app, [*delayed], numbers(delayed.values())))
 
@@ -356,7 +358,7 @@ class PostgresTasks(TaskStore):
         )
         page = await looked.fetchall()
         with reading("a task's record"):
-            expired = [trace for _, trace, record in page if rules.expired(_task.decode(record), before)]
+            expired = [task_id for _, task_id, record in page if rules.expired(_task.decode(record), before)]
         if expired:
             await connection.execute(self._drop, (self._app, expired))
         return ExpiryLook(len(expired), page[-1][:2] if page else after, len(page) == EXPIRE_BATCH)
@@ -373,7 +375,7 @@ def _columns(tasks: Collection[Task]) -> tuple[Any, ...]:
     return (
         [task.type.encode() for task in tasks],
         words(task.state.value for task in tasks),
-        numbers(task.state is not State.SUCCEED for task in tasks),
+        numbers(task.state is not State.SUCCEEDED for task in tasks),
         numbers(task.moved_at for task in tasks),
         [_encode(task) for task in tasks],
     )

@@ -98,7 +98,7 @@ class RedisTasks(TaskStore):
         answers: Answers = []
         for kind, some in itertools.groupby(changes, type):
             request, row_of = REQUESTS[kind]
-            rows = [(change.trace, *row_of(change)) for change in some]
+            rows = [(change.task_id, *row_of(change)) for change in some]
             # What is lost is made again: no replica needs to have it.
             shards = self._shards if kind in LOSABLE else self._changes
             answers += await self._request(request, rows, shards)
@@ -121,14 +121,16 @@ class RedisTasks(TaskStore):
         )
         shares = Counter(shard for _, shard in seen[:limit])
         pages = await answers_of([lease(*share) for share in shares.items()])
-        return sorted((task for page in pages for task in page), key=lambda task: (task.send_at, task.trace))
+        return sorted(
+            (task for page in pages for task in page), key=lambda task: (task.send_at, task.task_id)
+        )
 
     # --- reading
 
-    async def get(self, trace: str) -> Task | None:
-        name = self._shards.name(self._shards.of(trace), "tasks", self._app, "task", trace)
+    async def get(self, task_id: str) -> Task | None:
+        name = self._shards.name(self._shards.of(task_id), "tasks", self._app, "task", task_id)
         fields = await self._connection.command(name, "HGETALL", name)
-        return _task(trace, fields) if fields else None
+        return _task(task_id, fields) if fields else None
 
     async def list(
         self,
@@ -146,11 +148,13 @@ class RedisTasks(TaskStore):
             way, end = ("down", "+") if down else ("up", "-")
             begin = f"({after}" if after else end
             found = await self._everywhere(FIND, way, begin, limit, type, *states)
-            traces = sorted({trace.decode() for [some] in found for trace in some}, reverse=down)[:limit]
-            if not traces:
+            task_ids = sorted({task_id.decode() for [some] in found for task_id in some}, reverse=down)[
+                :limit
+            ]
+            if not task_ids:
                 break
-            after = traces[-1]
-            for task in await asyncio.gather(*(self.get(trace) for trace in traces)):
+            after = task_ids[-1]
+            for task in await asyncio.gather(*(self.get(task_id) for task_id in task_ids)):
                 if (  # it may be another by now, or gone
                     task
                     and state in (None, task.state)
@@ -196,8 +200,8 @@ class RedisTasks(TaskStore):
     async def _request(self, request: str, rows: Sequence[Row], shards: StateShards) -> Answers:
         """Make requests of one kind; what became of each is at its place in the answers."""
         places: dict[int, list[int]] = {}
-        for place, (trace, *_) in enumerate(rows):
-            places.setdefault(self._shards.of(str(trace)), []).append(place)
+        for place, (task_id, *_) in enumerate(rows):
+            places.setdefault(self._shards.of(str(task_id)), []).append(place)
         answers: Answers = [None] * len(rows)
 
         async def change(shard: int, places: Sequence[int]) -> None:
@@ -243,21 +247,21 @@ def _worst(failures: Sequence[BaseException], some_done: bool) -> BaseException:
 
 
 def _answer(row: Row, told: Any) -> Answer:
-    trace = str(row[0])
+    task_id = str(row[0])
     if isinstance(told, bytes):
         stands = int(told)
-        return Fenced(f"task {trace}: attempt {row[1]!s} is over; epoch {stands} stands", stands)
-    return _task(trace, told) if told else None
+        return Fenced(f"task {task_id}: attempt {row[1]!s} is over; epoch {stands} stands", stands)
+    return _task(task_id, told) if told else None
 
 
-def _task(trace: str, told: Sequence[bytes]) -> Task:
-    with reading(f"the record of task {trace!r}"):
+def _task(task_id: str, told: Sequence[bytes]) -> Task:
+    with reading(f"the record of task {task_id!r}"):
         known: dict[str, Any] = {}
         for field, value in zip(told[::2], told[1::2], strict=True):
             if found := _READ.get(field):  # a newer version may have written more
                 name, convert = found
                 known[name] = convert(value)
-        return Task(trace, **known)
+        return Task(task_id, **known)
 
 
 def _record(task: Task) -> list[Word]:

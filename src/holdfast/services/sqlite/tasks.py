@@ -105,23 +105,23 @@ class SqliteTasks(TaskStore):
         return answers
 
     async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
-        traces = [trace for (trace,) in await self._rows(DUE, self._clock.wall() + ahead_s, limit)]
-        answers = await self.change([HandOutMessage(trace, ahead_s, lease_s) for trace in traces])
-        told = list(zip(traces, answers, strict=True))
+        task_ids = [task_id for (task_id,) in await self._rows(DUE, self._clock.wall() + ahead_s, limit)]
+        answers = await self.change([HandOutMessage(task_id, ahead_s, lease_s) for task_id in task_ids])
+        told = list(zip(task_ids, answers, strict=True))
         gone = [
-            trace for trace, task in told if task is None or (isinstance(task, Task) and not task.message)
+            task_id for task_id, task in told if task is None or (isinstance(task, Task) and not task.message)
         ]
         if gone:
             # Processes of an older version write no message of a task that they cancel.
-            rows = [(self._known_number, trace) for trace in gone]
+            rows = [(self._known_number, task_id) for task_id in gone]
             await self._database.write(lambda transaction: [transaction.execute(SENT, row) for row in rows])
         return [task for task in answers if isinstance(task, Task) and task.message]
 
     # --- reading
 
-    async def get(self, trace: str) -> Task | None:
-        rows = await self._rows(GET, trace)
-        with reading(f"the record of task {trace!r}"):
+    async def get(self, task_id: str) -> Task | None:
+        rows = await self._rows(GET, task_id)
+        with reading(f"the record of task {task_id!r}"):
             return _task.decode(rows[0][0]) if rows else None
 
     async def list(
@@ -141,8 +141,8 @@ class SqliteTasks(TaskStore):
         if state is not None:
             filters += "AND state = ? "
             values.append(state.value)
-            if state is not State.SUCCEED:
-                filters += f"AND state <> '{State.SUCCEED}' "  # as the index says, or it isn't used
+            if state is not State.SUCCEEDED:
+                filters += f"AND state <> '{State.SUCCEEDED}' "  # as the index says, or it isn't used
         if type:
             filters += "AND type = ?"
             values.append(type)
@@ -175,16 +175,16 @@ class SqliteTasks(TaskStore):
     def _apply(self, transaction: Transaction, calls: Sequence[Sequence[TaskChange]]) -> Sequence[Answers]:
         """Judge the changes of all calls that came together, in order."""
         now, number = self._clock.wall(), self._known_number
-        traces = {change.trace: None for changes in calls for change in changes}
-        before = _standing(transaction, number, traces)
+        task_ids = {change.task_id: None for changes in calls for change in changes}
+        before = _standing(transaction, number, task_ids)
         standing: dict[str, Task | None] = dict(before)
         answers = [[_judge(standing, change, now) for change in changes] for changes in calls]
         rows, counts, delayed = [], Counter[tuple[str, str]](), []
-        for trace, task in standing.items():
-            was = before.get(trace)
+        for task_id, task in standing.items():
+            was = before.get(task_id)
             if task is not None and task is not was:
                 kind = (task.type, task.state._value_)
-                rows.append((trace, *kind, task.moved_at, _encode(task).decode()))
+                rows.append((task_id, *kind, task.moved_at, _encode(task).decode()))
                 counts[kind] += 1
                 if task.message or (was is not None and was.message):
                     delayed.append(task)
@@ -195,9 +195,9 @@ class SqliteTasks(TaskStore):
             _count(transaction, number, counts)
         for task in delayed:
             if task.message:
-                transaction.execute(DELAY, (number, task.trace, task.send_at))
+                transaction.execute(DELAY, (number, task.task_id, task.send_at))
             else:
-                transaction.execute(SENT, (number, task.trace))
+                transaction.execute(SENT, (number, task.task_id))
         return answers
 
     async def _rows(self, query: str, *parameters: Any) -> Sequence[Any]:
@@ -218,17 +218,17 @@ class SqliteTasks(TaskStore):
         return int(number)
 
 
-def _standing(transaction: Transaction, number: int | None, traces: Iterable[str]) -> dict[str, Task]:
-    texts = transaction.texts(STANDING, [(trace,) for trace in traces], number)
-    return {task.trace: task for text in texts for task in _tasks.decode(f"[{text}]")}
+def _standing(transaction: Transaction, number: int | None, task_ids: Iterable[str]) -> dict[str, Task]:
+    texts = transaction.texts(STANDING, [(task_id,) for task_id in task_ids], number)
+    return {task.task_id: task for text in texts for task in _tasks.decode(f"[{text}]")}
 
 
 def _judge(standing: dict[str, Task | None], change: TaskChange, now: float) -> Answer:
     try:
-        after = judge(standing.get(change.trace), change, now)
+        after = judge(standing.get(change.task_id), change, now)
     except Fenced as refusal:
         return refusal
-    standing[change.trace] = after
+    standing[change.task_id] = after
     return after
 
 

@@ -567,7 +567,7 @@ class TaskSlotsConformance(SlotsConformance):
         large = msgspec.structs.replace(_attempt("echo", "x" * 1_000_000), result_bytes_max=2_000_000)
         slot.offer(1, large)
         assert len((await listener.outcome(1)).result) == 1_000_002
-        before = Outcome(trace_id="before", state=State.SUCCEED, value="x" * 1_000_000)
+        before = Outcome(task_id="before", state=State.SUCCEEDED, value="x" * 1_000_000)
         for number, body in ((2, "small"), (3, "y" * 1_000)):
             slot.offer(number, msgspec.structs.replace(_attempt("follow", body), after=brief_of(before)))
             assert (await listener.outcome(number)).result == f'"{body} 1000000"'.encode()

@@ -46,7 +46,7 @@ FOREVER = 1e11
 TRACES = ("a", "b/c:d", "käse \N{SNOWMAN}", "batch ü")
 
 texts = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=8)
-traces = st.sampled_from(TRACES[:3])
+task_ids = st.sampled_from(TRACES[:3])
 types = st.sampled_from(("report.publish", "t ü"))
 leases = st.sampled_from((3600.0, 3600.0, 0.0))
 """A lease that lasts, or one that has ended at the next request."""
@@ -54,10 +54,10 @@ leases = st.sampled_from((3600.0, 3600.0, 0.0))
 off = st.sampled_from((0, 0, 0, 0, -1, 1))
 """By how much a request differs from the right epoch: mostly not at all."""
 
-new_tasks = st.builds(Task, trace=traces, type=types, group=texts)
+new_tasks = st.builds(Task, task_id=task_ids, type=types, group=texts)
 wishes = st.builds(
     StartAttempt,
-    trace=traces,
+    task_id=task_ids,
     type=types,
     member=st.sampled_from(("member-a", "member-b")),
     node=st.sampled_from(("node-1", "node \N{SNOWMAN}")),
@@ -68,7 +68,7 @@ wishes = st.builds(
 )
 delays = st.builds(
     DelayTask,
-    trace=traces,
+    task_id=task_ids,
     type=types,
     delay_s=st.sampled_from((0.0, 3600.0)),
     message=st.binary(max_size=9),
@@ -76,7 +76,7 @@ delays = st.builds(
 )
 beats = st.builds(
     AttemptBeat,
-    trace=traces,
+    task_id=task_ids,
     epoch=off,
     lease_s=leases,
     progress=st.floats(0, 1, allow_subnormal=False),
@@ -85,7 +85,7 @@ beats = st.builds(
 )
 returns = st.builds(
     ReturnAttempt,
-    trace=traces,
+    task_id=task_ids,
     epoch=off,
     spent=st.booleans(),
     detail=texts,
@@ -93,7 +93,7 @@ returns = st.builds(
 )
 counts = st.builds(
     CountMember,
-    trace=st.just("batch ü"),
+    task_id=st.just("batch ü"),
     size=st.just(3),
     place=st.integers(-1, 3),
     failed=st.booleans(),
@@ -101,7 +101,7 @@ counts = st.builds(
 )
 ends = st.builds(
     EndAttempt,
-    trace=traces,
+    task_id=task_ids,
     epoch=off,
     state=st.sampled_from(sorted(rules.ENDED)),
     result=st.binary(max_size=9),
@@ -109,10 +109,10 @@ ends = st.builds(
     effects=st.binary(max_size=9),
     stored=st.binary(max_size=9),
 )
-lefts = st.builds(EffectsLeft, trace=traces, epoch=off, effects=st.binary(max_size=9))
+lefts = st.builds(EffectsLeft, task_id=task_ids, epoch=off, effects=st.binary(max_size=9))
 again = st.builds(
     ResendEffects,
-    trace=traces,
+    task_id=task_ids,
     effects=st.binary(min_size=1, max_size=9),
     instead_of=st.sampled_from((b"", b"\x00")),
 )
@@ -150,38 +150,38 @@ class TaskMachine(RuleBasedStateMachine):
     def queue(self, batch: list[Task]) -> None:
         self._check(
             lambda: self._store.queue(batch),
-            [(t.trace, lambda s, now, t=t: rules.queue(s, t, now)) for t in batch],  # type: ignore[misc]
+            [(t.task_id, lambda s, now, t=t: rules.queue(s, t, now)) for t in batch],  # type: ignore[misc]
         )
 
     @rule(batch=batch_of(delays))
     def delay(self, batch: list[DelayTask]) -> None:
         self._check(
             lambda: self._store.delay(batch),
-            [(w.trace, lambda s, now, w=w: rules.delay(s, w, now)) for w in batch],  # type: ignore[misc]
+            [(w.task_id, lambda s, now, w=w: rules.delay(s, w, now)) for w in batch],  # type: ignore[misc]
         )
 
-    @rule(batch=batch_of(traces))
+    @rule(batch=batch_of(task_ids))
     def messages_sent(self, batch: list[str]) -> None:
         self._run(self._store.messages_sent(batch))
-        for trace in batch:
-            if trace in self._standing:
-                self._standing[trace] = rules.message_sent(self._standing[trace])
+        for task_id in batch:
+            if task_id in self._standing:
+                self._standing[task_id] = rules.message_sent(self._standing[task_id])
 
     @rule()
     def due(self) -> None:
         """Everything is due; the next caller gets nothing."""
         due = self._run(self._store.due(7200.0, 10, 7200.0))
-        held = {trace for trace, task in self._standing.items() if task.message}
-        assert {task.trace for task in due} <= held
+        held = {task_id for task_id, task in self._standing.items() if task.message}
+        assert {task.task_id for task in due} <= held
         for task in due:
-            assert timeless(task) == timeless(self._standing[task.trace])
+            assert timeless(task) == timeless(self._standing[task.task_id])
         assert self._run(self._store.due(7200.0, 10, 3600.0)) == []
 
     @rule(batch=batch_of(wishes))
     def start(self, batch: list[StartAttempt]) -> None:
         self._check(
             lambda: self._store.start(batch),
-            [(w.trace, lambda s, now, w=w: rules.start(s, w, now)) for w in batch],  # type: ignore[misc]
+            [(w.task_id, lambda s, now, w=w: rules.start(s, w, now)) for w in batch],  # type: ignore[misc]
         )
 
     @rule(batch=batch_of(beats))
@@ -189,7 +189,7 @@ class TaskMachine(RuleBasedStateMachine):
         asked = self._aimed(batch)
         self._check(
             lambda: self._store.beat(asked),
-            [(b.trace, lambda s, now, b=b: rules.beat(s, b, now)) for b in asked],  # type: ignore[misc]
+            [(b.task_id, lambda s, now, b=b: rules.beat(s, b, now)) for b in asked],  # type: ignore[misc]
         )
 
     @rule(batch=batch_of(returns))
@@ -197,7 +197,7 @@ class TaskMachine(RuleBasedStateMachine):
         asked = self._aimed(batch)
         self._check(
             lambda: self._store.give_back(asked),
-            [(r.trace, lambda s, now, r=r: rules.give_back(s, r, now)) for r in asked],  # type: ignore[misc]
+            [(r.task_id, lambda s, now, r=r: rules.give_back(s, r, now)) for r in asked],  # type: ignore[misc]
         )
 
     @rule(batch=batch_of(ends))
@@ -205,51 +205,51 @@ class TaskMachine(RuleBasedStateMachine):
         asked = self._aimed(batch)
         self._check(
             lambda: self._store.end(asked),
-            [(e.trace, lambda s, now, e=e: rules.end(s, e, now)) for e in asked],  # type: ignore[misc]
+            [(e.task_id, lambda s, now, e=e: rules.end(s, e, now)) for e in asked],  # type: ignore[misc]
         )
 
     @rule(batch=batch_of(counts))
     def count(self, batch: list[CountMember]) -> None:
         self._check(
             lambda: self._store.count(batch),
-            [(w.trace, lambda s, now, w=w: rules.count(s, w, now)) for w in batch],  # type: ignore[misc]
+            [(w.task_id, lambda s, now, w=w: rules.count(s, w, now)) for w in batch],  # type: ignore[misc]
         )
 
-    @rule(batch=batch_of(st.tuples(traces, off)))
+    @rule(batch=batch_of(st.tuples(task_ids, off)))
     def briefed(self, batch: list[tuple[str, int]]) -> None:
-        asked = [(trace, self._epoch(trace) + off) for trace, off in batch]
+        asked = [(task_id, self._epoch(task_id) + off) for task_id, off in batch]
         self._run(self._store.briefed(asked))
-        for trace, epoch in asked:
-            if trace in self._standing:
-                self._standing[trace] = rules.briefed(self._standing[trace], epoch)
+        for task_id, epoch in asked:
+            if task_id in self._standing:
+                self._standing[task_id] = rules.briefed(self._standing[task_id], epoch)
 
     @rule(batch=batch_of(lefts))
     def handed_over(self, batch: list[EffectsLeft]) -> None:
         asked: list[EffectsLeft] = self._aimed(batch)
         self._run(self._store.handed_over(asked))
         for left in asked:
-            if left.trace in self._standing:
-                self._standing[left.trace] = rules.handed_over(self._standing[left.trace], left)
+            if left.task_id in self._standing:
+                self._standing[left.task_id] = rules.handed_over(self._standing[left.task_id], left)
 
     @rule(batch=batch_of(again))
     def resend_effects(self, batch: list[ResendEffects]) -> None:
         self._check(
             lambda: self._store.resend_effects(batch),
-            [(w.trace, lambda s, now, w=w: s and rules.resend_effects(s, w, now)) for w in batch],  # type: ignore[misc]
+            [(w.task_id, lambda s, now, w=w: s and rules.resend_effects(s, w, now)) for w in batch],  # type: ignore[misc]
         )
 
-    @rule(trace=traces, reason=texts)
-    def cancel(self, trace: str, reason: str) -> None:
+    @rule(task_id=task_ids, reason=texts)
+    def cancel(self, task_id: str, reason: str) -> None:
         async def cancel() -> list[Task | None]:
-            return [await self._store.cancel(trace, reason)]
+            return [await self._store.cancel(task_id, reason)]
 
-        self._check(cancel, [(trace, lambda s, now: s and rules.cancel(s, reason, now))])
+        self._check(cancel, [(task_id, lambda s, now: s and rules.cancel(s, reason, now))])
 
-    @rule(batch=batch_of(traces))
+    @rule(batch=batch_of(task_ids))
     def reset(self, batch: list[str]) -> None:
         self._check(
             lambda: self._store.reset(batch),
-            [(trace, lambda s, now: s and rules.reset(s, now)) for trace in batch],
+            [(task_id, lambda s, now: s and rules.reset(s, now)) for task_id in batch],
         )
 
     @rule()
@@ -260,7 +260,7 @@ class TaskMachine(RuleBasedStateMachine):
     @rule()
     def expire(self) -> None:
         assert self._run(self._store.expire(1.0)) == 0
-        kept = {trace: task for trace, task in self._standing.items() if task.message}
+        kept = {task_id: task for task_id, task in self._standing.items() if task.message}
         assert self._run(self._store.expire(FOREVER)) == len(self._standing) - len(kept)
         self._standing = kept
 
@@ -268,7 +268,7 @@ class TaskMachine(RuleBasedStateMachine):
     def list_pages(self, limit: int, state: State | None, type: str) -> None:  # noqa: A002
         listed: list[Task] = []
         while page := self._run(
-            self._store.list(limit, listed[-1].trace if listed else "", state=state, type=type)
+            self._store.list(limit, listed[-1].task_id if listed else "", state=state, type=type)
         ):
             assert len(page) <= limit
             listed += page
@@ -296,8 +296,8 @@ class TaskMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_same_is_kept(self) -> None:
-        for trace in TRACES:
-            found, wanted = self._run(self._store.get(trace)), self._standing.get(trace)
+        for task_id in TRACES:
+            found, wanted = self._run(self._store.get(task_id)), self._standing.get(task_id)
             assert (found and timeless(found)) == (wanted and timeless(wanted))
         counts = Counter((task.type, task.state) for task in self._standing.values())
         assert self._run(self._store.counts()) == counts
@@ -318,33 +318,33 @@ class TaskMachine(RuleBasedStateMachine):
             self._now += 1.0
             answers = self._run(call())
             assert len(answers) == len(changes)
-            for (trace, change), answer in zip(changes, answers, strict=True):
-                assert answer_of(answer) == self._decide(trace, change, answer)
+            for (task_id, change), answer in zip(changes, answers, strict=True):
+                assert answer_of(answer) == self._decide(task_id, change, answer)
 
         self._again = check
         check()
 
     def _decide(
-        self, trace: str, change: Callable[[Any, float], Task | None], answer: Task | Fenced | None
+        self, task_id: str, change: Callable[[Any, float], Task | None], answer: Task | Fenced | None
     ) -> object:
         """Return the decision of the rules. The epoch of a new attempt comes from the store."""
         try:
-            after = change(self._standing.get(trace), self._now)
+            after = change(self._standing.get(task_id), self._now)
         except Fenced as refusal:
             return answer_of(refusal)
         if after is not None:
-            if after.epoch > self._epoch(trace) and isinstance(answer, Task):
+            if after.epoch > self._epoch(task_id) and isinstance(answer, Task):
                 assert answer.epoch >= after.epoch
                 after = msgspec.structs.replace(after, epoch=answer.epoch)
-            self._standing[trace] = after
+            self._standing[task_id] = after
         return answer_of(after)
 
     def _aimed(self, batch: Sequence[Any]) -> list[Any]:
         """Return requests with the present epochs, or slightly different ones."""
-        return [msgspec.structs.replace(item, epoch=self._epoch(item.trace) + item.epoch) for item in batch]
+        return [msgspec.structs.replace(item, epoch=self._epoch(item.task_id) + item.epoch) for item in batch]
 
-    def _epoch(self, trace: str) -> int:
-        return self._standing[trace].epoch if trace in self._standing else 0
+    def _epoch(self, task_id: str) -> int:
+        return self._standing[task_id].epoch if task_id in self._standing else 0
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(call)

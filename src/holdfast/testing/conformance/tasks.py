@@ -16,7 +16,7 @@ from holdfast.rules.tasks.task import (
     BATCH,
     EARLIER_BYTES_MAX,
     EFFECTS_KEEP_S,
-    TRACE_BYTES_MAX,
+    ID_BYTES_MAX,
     AttemptBeat,
     CountMember,
     DelayTask,
@@ -36,7 +36,7 @@ LEASE_S = 3600.0
 PAUSE_S = 0.002
 TYPE = "report.publish"
 
-ODD_TRACES = ["k", "a/b//c", "käse \N{SNOWMAN}", "'\"%_\\;--", "*?[x]{y}:z", "..", "x" * TRACE_BYTES_MAX]
+ODD_TRACES = ["k", "a/b//c", "käse \N{SNOWMAN}", "'\"%_\\;--", "*?[x]{y}:z", "..", "x" * ID_BYTES_MAX]
 
 
 @pytest.mark.asyncio
@@ -65,7 +65,7 @@ class TasksConformance:
         for refused in (
             *await tasks.beat([AttemptBeat("k", 1, LEASE_S)]),
             *await tasks.give_back([ReturnAttempt("k", 1, True)]),
-            *await tasks.end([EndAttempt("k", 1, State.SUCCEED)]),
+            *await tasks.end([EndAttempt("k", 1, State.SUCCEEDED)]),
         ):
             assert isinstance(refused, Fenced)
             assert refused.epoch == 0
@@ -75,7 +75,7 @@ class TasksConformance:
     ) -> None:
         first, rest = b"\x00\xff two effects", b"\x91 one"
         [begun] = await tasks.start([wish("k")])
-        end = EndAttempt("k", begun.epoch, State.SUCCEED, effects=first)
+        end = EndAttempt("k", begun.epoch, State.SUCCEEDED, effects=first)
         [ended] = await tasks.end([end])
         assert isinstance(ended, Task)
         assert ended.effects == first
@@ -99,7 +99,7 @@ class TasksConformance:
         assert await tasks.resend_effects([again]) == [None], "no such task"
         [begun] = await tasks.start([wish("k")])
         assert await tasks.resend_effects([again]) == [begun], "it has not ended"
-        [ended] = await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED, effects=b"pending")])
+        [ended] = await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEEDED, effects=b"pending")])
         assert isinstance(ended, Task)
         await tasks.briefed([("k", begun.epoch)])
         [unchanged] = await tasks.resend_effects([again])
@@ -108,7 +108,7 @@ class TasksConformance:
         await tasks.handed_over([EffectsLeft("k", begun.epoch)])
         [added] = await other_tasks.resend_effects([again])
         assert added is not None
-        assert (added.state, added.effects, added.briefed) == (State.SUCCEED, again.effects, True)
+        assert (added.state, added.effects, added.briefed) == (State.SUCCEEDED, again.effects, True)
         assert added.epoch > begun.epoch
         assert await tasks.resend_effects([again]) == [added], "a repeat"
         await tasks.handed_over([EffectsLeft("k", begun.epoch)])
@@ -124,7 +124,7 @@ class TasksConformance:
         self, tasks: TaskStore, other_tasks: TaskStore
     ) -> None:
         [begun] = await tasks.start([wish("k")])
-        await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED, effects=b"\x00\xff refused")])
+        await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEEDED, effects=b"\x00\xff refused")])
         await tasks.briefed([("k", begun.epoch)])
         [unchanged] = await tasks.resend_effects([ResendEffects("k", b"again", b"\x00\xff others")])
         assert unchanged is not None
@@ -142,7 +142,7 @@ class TasksConformance:
         self, tasks: TaskStore, other_tasks: TaskStore
     ) -> None:
         [begun] = await tasks.start([wish("k")])
-        end = EndAttempt("k", begun.epoch, State.SUCCEED, stored=b"\x00\xff object")
+        end = EndAttempt("k", begun.epoch, State.SUCCEEDED, stored=b"\x00\xff object")
         [ended] = await tasks.end([end])
         assert isinstance(ended, Task)
         assert (ended.result, ended.stored) == (b"", end.stored)
@@ -155,7 +155,7 @@ class TasksConformance:
 
     async def test_effects_of_a_task_whose_brief_is_not_sent_wait(self, tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k")])
-        [ended] = await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED)])
+        [ended] = await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEEDED)])
         assert await tasks.resend_effects([ResendEffects("k", b"refused")]) == [ended]
 
     async def test_a_delayed_task_waits_in_the_store_until_its_message_is_sent(
@@ -171,9 +171,9 @@ class TasksConformance:
         assert waits == delayed, "it begins no sooner"
         assert await tasks.due(LEASE_S / 2, 10, LEASE_S) == []
         [due] = await other_tasks.due(2 * LEASE_S, 10, LEASE_S)
-        assert (due.trace, due.message, due.until) == ("k", message, delayed.until)
+        assert (due.task_id, due.message, due.until) == ("k", message, delayed.until)
         assert await tasks.due(2 * LEASE_S, 10, LEASE_S) == [], "it is in somebody's hands"
-        assert [task.trace for task in await tasks.due(4 * LEASE_S, 10, LEASE_S)] == ["k"], "and then not"
+        assert [task.task_id for task in await tasks.due(4 * LEASE_S, 10, LEASE_S)] == ["k"], "and then not"
         await tasks.messages_sent(["k", "unknown"])
         known = await other_tasks.get("k")
         assert known is not None
@@ -192,7 +192,7 @@ class TasksConformance:
             ):
                 found += some
         assert await tasks.due(2 * LEASE_S, 3, LEASE_S) == []
-        assert sorted(task.trace for task in found) == sorted(each.trace for each in wishes)
+        assert sorted(task.task_id for task in found) == sorted(each.task_id for each in wishes)
 
     async def test_a_delayed_task_that_is_cancelled_is_due_at_once(self, tasks: TaskStore) -> None:
         await tasks.delay([DelayTask("k", TYPE, LEASE_S, b"m"), DelayTask("later", TYPE, LEASE_S, b"m")])
@@ -204,21 +204,21 @@ class TasksConformance:
             True,
         )
         [due] = await tasks.due(0.0, 10, LEASE_S)
-        assert (due.trace, due.message) == ("k", b"m"), "whoever receives it tells its producer"
+        assert (due.task_id, due.message) == ("k", b"m"), "whoever receives it tells its producer"
         await tasks.briefed([("k", cancelled.epoch)])
-        assert [task.trace for task in await tasks.due(FOREVER, 10, LEASE_S)] == ["later"]
+        assert [task.task_id for task in await tasks.due(FOREVER, 10, LEASE_S)] == ["later"]
 
     async def test_a_delayed_task_never_expires_before_it_is_sent(self, tasks: TaskStore) -> None:
         await tasks.delay([DelayTask("k", TYPE, PAUSE_S, b"m")])
         assert await tasks.expire(FOREVER) == 0
-        assert [task.trace for task in await tasks.due(LEASE_S, 10, LEASE_S)] == ["k"]
+        assert [task.task_id for task in await tasks.due(LEASE_S, 10, LEASE_S)] == ["k"]
         await tasks.messages_sent(["k"])
         assert await tasks.expire(FOREVER) == 1
 
     async def test_a_task_is_known_until_its_queue_delivers_its_delayed_message(
         self, tasks: TaskStore, other_tasks: TaskStore
     ) -> None:
-        wishes = [DelayTask(trace, TYPE, LEASE_S, b"", "customer-7") for trace in ("k", "cancelled")]
+        wishes = [DelayTask(task_id, TYPE, LEASE_S, b"", "customer-7") for task_id in ("k", "cancelled")]
         [delayed, _] = await tasks.delay(wishes)
         assert (delayed.state, delayed.group, delayed.message) == (State.QUEUED, "customer-7", b"")
         assert delayed.send_at == pytest.approx(delayed.queued_at + LEASE_S)
@@ -236,9 +236,9 @@ class TasksConformance:
         assert await tasks.expire(FOREVER) == 2
 
     async def test_a_task_with_effects_is_kept_longer(self, tasks: TaskStore) -> None:
-        for trace, effects in (("a", b"pending"), ("b", b"")):
-            [begun] = await tasks.start([wish(trace)])
-            await tasks.end([EndAttempt(trace, begun.epoch, State.SUCCEED, effects=effects)])
+        for task_id, effects in (("a", b"pending"), ("b", b"")):
+            [begun] = await tasks.start([wish(task_id)])
+            await tasks.end([EndAttempt(task_id, begun.epoch, State.SUCCEEDED, effects=effects)])
         now = await tasks.now()
         assert await tasks.expire(now + EFFECTS_KEEP_S / 2) == 1
         assert await tasks.get("b") is None
@@ -286,10 +286,10 @@ class TasksConformance:
             begun, until=beaten.until, progress=0.25, note="a quarter \N{SNOWMAN}"
         )
         result = bytes(range(256))
-        [ended] = await other_tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED, result)])
+        [ended] = await other_tasks.end([EndAttempt("k", begun.epoch, State.SUCCEEDED, result)])
         assert isinstance(ended, Task)
         assert ended == msgspec.structs.replace(
-            beaten, state=State.SUCCEED, until=0.0, progress=1.0, result=result, ended_at=ended.ended_at
+            beaten, state=State.SUCCEEDED, until=0.0, progress=1.0, result=result, ended_at=ended.ended_at
         )
         assert ended.ended_at >= begun.started_at
         assert await tasks.get("k") == ended
@@ -318,19 +318,19 @@ class TasksConformance:
         assert begun.queued_at > 0
 
     async def test_traces_and_texts_may_be_odd(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
-        for trace in ODD_TRACES:
-            [begun] = await tasks.start([wish(trace, node=trace, group=trace, type=trace)])
-            await tasks.end([EndAttempt(trace, begun.epoch, State.FAILED, detail=trace)])
-            found = await other_tasks.get(trace)
+        for task_id in ODD_TRACES:
+            [begun] = await tasks.start([wish(task_id, node=task_id, group=task_id, type=task_id)])
+            await tasks.end([EndAttempt(task_id, begun.epoch, State.FAILED, detail=task_id)])
+            found = await other_tasks.get(task_id)
             assert found is not None
-            assert (found.trace, found.node, found.group, found.type, found.detail) == (trace,) * 5
-        assert [task.trace for task in await tasks.list(100)] == sorted(ODD_TRACES)
-        assert await tasks.counts() == {(trace, State.FAILED): 1 for trace in ODD_TRACES}
+            assert (found.task_id, found.node, found.group, found.type, found.detail) == (task_id,) * 5
+        assert [task.task_id for task in await tasks.list(100)] == sorted(ODD_TRACES)
+        assert await tasks.counts() == {(task_id, State.FAILED): 1 for task_id in ODD_TRACES}
 
     async def test_a_large_result_is_stored_whole(self, tasks: TaskStore) -> None:
         result = bytes(range(256)) * 1024
         [begun] = await tasks.start([wish("k")])
-        await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED, result, "x" * 50_000)])
+        await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEEDED, result, "x" * 50_000)])
         found = await tasks.get("k")
         assert found is not None
         assert (found.result, len(found.detail)) == (result, 50_000)
@@ -374,7 +374,7 @@ class TasksConformance:
         for refused in (
             *await tasks.beat([AttemptBeat("k", lapsed.epoch, LEASE_S)]),
             *await tasks.give_back([ReturnAttempt("k", lapsed.epoch, True)]),
-            *await tasks.end([EndAttempt("k", lapsed.epoch, State.SUCCEED, b"zombie")]),
+            *await tasks.end([EndAttempt("k", lapsed.epoch, State.SUCCEEDED, b"zombie")]),
         ):
             assert isinstance(refused, Fenced)
             assert refused.epoch == taken.epoch
@@ -411,7 +411,7 @@ class TasksConformance:
 
     async def test_of_several_ends_the_first_counts(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k")])
-        states = [State.SUCCEED, State.FAILED, State.TIMEOUT] * 3
+        states = [State.SUCCEEDED, State.FAILED, State.TIMEOUT] * 3
         answers = await asyncio.gather(
             *(
                 client.end([EndAttempt("k", begun.epoch, state)])
@@ -426,7 +426,7 @@ class TasksConformance:
     async def test_only_the_standing_outcome_is_briefed(self, tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k")])
         await tasks.briefed([("k", begun.epoch)])
-        await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED)])
+        await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEEDED)])
         await tasks.briefed([("k", begun.epoch + 1), ("k", begun.epoch - 1)])
         found = await tasks.get("k")
         assert found is not None
@@ -522,7 +522,7 @@ class TasksConformance:
         [again] = await other_tasks.count([CountMember("b", 3, 1, failed=True)])
         assert (again.members, again.state) == ("010", State.QUEUED), "each counts once"
         [_, ended] = await other_tasks.count([CountMember("b", 3, 0), CountMember("b", 3, 2)])
-        assert (ended.state, ended.result, ended.detail) == (State.SUCCEED, b'{"tasks":3,"failed":0}', "")
+        assert (ended.state, ended.result, ended.detail) == (State.SUCCEEDED, b'{"tasks":3,"failed":0}', "")
         assert ended.follow_ups == b"\0then"
         assert await tasks.count([CountMember("b", 3, 0, failed=True)]) == [ended]
         assert await tasks.reset(["b"]) == [ended]
@@ -620,7 +620,7 @@ class TasksConformance:
 
     async def test_a_task_that_has_succeeded_is_not_queued_anew(self, tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k")])
-        [ended] = await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED, b"r")])
+        [ended] = await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEEDED, b"r")])
         assert await tasks.reset(["k"]) == [ended]
         assert await tasks.get("k") == ended
 
@@ -629,10 +629,10 @@ class TasksConformance:
     async def test_batches_go_in_order_and_one_refusal_harms_no_other(self, tasks: TaskStore) -> None:
         names = [f"t{i:03d}" for i in range(300)]
         begun = await tasks.start([wish(name) for name in names])
-        assert [task.trace for task in begun] == names
+        assert [task.task_id for task in begun] == names
         answers = await tasks.end(
             [
-                EndAttempt(task.trace, task.epoch + (i % 3 == 0), State.SUCCEED, task.trace.encode())
+                EndAttempt(task.task_id, task.epoch + (i % 3 == 0), State.SUCCEEDED, task.task_id.encode())
                 for i, task in enumerate(begun)
             ]
         )
@@ -643,8 +643,8 @@ class TasksConformance:
                 assert name in str(answer)
             else:
                 assert isinstance(answer, Task)
-                assert (answer.trace, answer.result) == (name, name.encode())
-        assert await tasks.counts() == {(TYPE, State.RUNNING): 100, (TYPE, State.SUCCEED): 200}
+                assert (answer.task_id, answer.result) == (name, name.encode())
+        assert await tasks.counts() == {(TYPE, State.RUNNING): 100, (TYPE, State.SUCCEEDED): 200}
 
     async def test_one_task_may_be_in_a_batch_more_than_once(self, tasks: TaskStore) -> None:
         first, second, third = await tasks.start(
@@ -655,10 +655,10 @@ class TasksConformance:
         assert third == second
         refused, ended, again, other = await tasks.end(
             [
-                EndAttempt("k", first.epoch, State.SUCCEED),
+                EndAttempt("k", first.epoch, State.SUCCEEDED),
                 EndAttempt("k", second.epoch, State.FAILED),
                 EndAttempt("k", second.epoch, State.FAILED),
-                EndAttempt("k", second.epoch, State.SUCCEED),
+                EndAttempt("k", second.epoch, State.SUCCEEDED),
             ]
         )
         assert isinstance(refused, Fenced)
@@ -672,38 +672,38 @@ class TasksConformance:
         async def live(client: TaskStore, name: str) -> None:
             [begun] = await client.start([wish(name)])
             await client.beat([AttemptBeat(name, begun.epoch, LEASE_S)])
-            await client.end([EndAttempt(name, begun.epoch, State.SUCCEED, name.encode())])
+            await client.end([EndAttempt(name, begun.epoch, State.SUCCEEDED, name.encode())])
             await client.briefed([(name, begun.epoch)])
 
         names = [f"t{i:02d}" for i in range(64)]
         await asyncio.gather(*(live([tasks, other_tasks][i % 2], name) for i, name in enumerate(names)))
         found = await tasks.list(100)
-        assert [(t.trace, t.result, t.briefed) for t in found] == [(n, n.encode(), True) for n in names]
+        assert [(t.task_id, t.result, t.briefed) for t in found] == [(n, n.encode(), True) for n in names]
 
     # --- listing and expiry
 
     async def test_listing_by_page_state_and_type(self, tasks: TaskStore) -> None:
         await tasks.queue([Task(f"a{i}", ["t", "t2"][i % 2]) for i in range(7)])
         begun = await tasks.start([wish(f"b{i}", type="t") for i in range(7)])
-        await tasks.end([EndAttempt(task.trace, task.epoch, State.FAILED) for task in begun[:3]])
+        await tasks.end([EndAttempt(task.task_id, task.epoch, State.FAILED) for task in begun[:3]])
 
         async def pages(limit: int, **wanted: Any) -> list[str]:
             listed: list[Task] = []
-            while page := await tasks.list(limit, listed[-1].trace if listed else "", **wanted):
+            while page := await tasks.list(limit, listed[-1].task_id if listed else "", **wanted):
                 assert len(page) <= limit
                 listed += page
-            return [task.trace for task in listed]
+            return [task.task_id for task in listed]
 
         names = [f"a{i}" for i in range(7)] + [f"b{i}" for i in range(7)]
         assert await pages(4) == await pages(100) == names
         assert await pages(2, type="t") == ["a0", "a2", "a4", "a6", *names[7:]]
         assert await pages(2, state=State.FAILED) == ["b0", "b1", "b2"]
         assert await pages(2, state=State.QUEUED, type="t2") == ["a1", "a3", "a5"]
-        assert await pages(2, state=State.SUCCEED) == await pages(2, type="t3") == []
+        assert await pages(2, state=State.SUCCEEDED) == await pages(2, type="t3") == []
         assert await pages(4, down=True) == await pages(100, down=True) == names[::-1]
         assert await pages(2, down=True, type="t") == ["a0", "a2", "a4", "a6", *names[7:]][::-1]
         assert await pages(2, down=True, state=State.FAILED) == ["b2", "b1", "b0"]
-        assert await pages(2, down=True, state=State.SUCCEED) == []
+        assert await pages(2, down=True, state=State.SUCCEEDED) == []
         assert await tasks.counts() == {
             ("t", State.QUEUED): 4,
             ("t2", State.QUEUED): 3,
@@ -714,7 +714,7 @@ class TasksConformance:
     async def test_only_tasks_that_moved_since_a_time_are_listed(self, tasks: TaskStore) -> None:
         await tasks.queue([Task("a", TYPE), Task("c", TYPE)])
         [begun] = await tasks.start([wish("b")])
-        [ended] = await tasks.end([EndAttempt("b", begun.epoch, State.SUCCEED)])
+        [ended] = await tasks.end([EndAttempt("b", begun.epoch, State.SUCCEEDED)])
         assert isinstance(ended, Task)
         assert _traces(await tasks.list(10, since=1.0)) == ["a", "b", "c"]
         assert "b" in _traces(await tasks.list(10, since=ended.ended_at))
@@ -730,7 +730,7 @@ class TasksConformance:
         [begun, *_] = await tasks.start(
             [wish("ended"), wish("running", lease_s=10 * LEASE_S), wish("lapsed", lease_s=0.0)]
         )
-        [ended] = await tasks.end([EndAttempt("ended", begun.epoch, State.SUCCEED)])
+        [ended] = await tasks.end([EndAttempt("ended", begun.epoch, State.SUCCEEDED)])
         assert isinstance(ended, Task)
         waiting = await tasks.get("waiting")
         assert waiting is not None
@@ -771,19 +771,19 @@ class BriefingConformance:
 
     async def test_the_brief_is_sent_with_the_outcome(self, tasks: BriefingTasks, briefs: Queue) -> None:
         begun = await tasks.start([wish("a"), wish("b")])
-        ends = [EndAttempt(t.trace, t.epoch, State.SUCCEED, b'"done"') for t in begun]
+        ends = [EndAttempt(t.task_id, t.epoch, State.SUCCEEDED, b'"done"') for t in begun]
         seen: dict[str, Task] = {}
 
         def brief(task: Task) -> Outgoing:
-            seen[task.trace] = task
-            return Outgoing(b"of " + task.trace.encode(), {"place": task.trace})
+            seen[task.task_id] = task
+            return Outgoing(b"of " + task.task_id.encode(), {"place": task.task_id})
 
         ended = await tasks.end_and_brief(ends, BRIEFS, brief)
         assert [task.briefed for task in ended if isinstance(task, Task)] == [True, True]
         for task in ended:
             assert isinstance(task, Task)
-            assert await tasks.get(task.trace) == task
-            assert seen[task.trace] == msgspec.structs.replace(task, briefed=False)
+            assert await tasks.get(task.task_id) == task
+            assert seen[task.task_id] == msgspec.structs.replace(task, briefed=False)
         sent = await briefs.receive(10, 1.0, LEASE_S, "reader")
         assert sorted((d.body, d.attributes) for d in sent) == [
             (b"of a", {"place": "a"}),
@@ -792,7 +792,7 @@ class BriefingConformance:
 
     async def test_a_repeat_sends_no_second_brief(self, tasks: BriefingTasks, briefs: Queue) -> None:
         [begun] = await tasks.start([wish("k")])
-        end = EndAttempt("k", begun.epoch, State.SUCCEED)
+        end = EndAttempt("k", begun.epoch, State.SUCCEEDED)
         first = await tasks.end_and_brief([end, end], BRIEFS, _told)
         assert first[0] == first[1] == await tasks.get("k")
         assert await tasks.end_and_brief([end], BRIEFS, _told) == first[:1]
@@ -802,7 +802,7 @@ class BriefingConformance:
         self, tasks: BriefingTasks, briefs: Queue
     ) -> None:
         [begun] = await tasks.start([wish("k")])
-        end = EndAttempt("k", begun.epoch, State.SUCCEED)
+        end = EndAttempt("k", begun.epoch, State.SUCCEEDED)
         await tasks.end([end])
         [ended] = await tasks.end_and_brief([end], BRIEFS, _told)
         assert isinstance(ended, Task)
@@ -811,8 +811,8 @@ class BriefingConformance:
 
     async def test_a_refused_outcome_is_not_told(self, tasks: BriefingTasks, briefs: Queue) -> None:
         begun = await tasks.start([wish("late"), wish("fine")])
-        late = EndAttempt("late", begun[0].epoch + 1, State.SUCCEED)
-        fine = EndAttempt("fine", begun[1].epoch, State.SUCCEED)
+        late = EndAttempt("late", begun[0].epoch + 1, State.SUCCEEDED)
+        fine = EndAttempt("fine", begun[1].epoch, State.SUCCEEDED)
         refused, ended = await tasks.end_and_brief([late, fine], BRIEFS, _told)
         assert isinstance(refused, Fenced)
         assert isinstance(ended, Task)
@@ -820,13 +820,13 @@ class BriefingConformance:
 
     async def test_a_brief_that_is_too_large_is_not_sent(self, tasks: BriefingTasks, briefs: Queue) -> None:
         begun = await tasks.start([wish("large"), wish("small")])
-        ends = [EndAttempt(t.trace, t.epoch, State.SUCCEED) for t in begun]
+        ends = [EndAttempt(t.task_id, t.epoch, State.SUCCEEDED) for t in begun]
         answers = await tasks.end_and_brief(
-            ends, BRIEFS, lambda task: Outgoing(b"x" * (10_001 if task.trace == "large" else 10_000))
+            ends, BRIEFS, lambda task: Outgoing(b"x" * (10_001 if task.task_id == "large" else 10_000))
         )
         assert [(t.state, t.briefed) for t in answers if isinstance(t, Task)] == [
-            (State.SUCCEED, False),
-            (State.SUCCEED, True),
+            (State.SUCCEEDED, False),
+            (State.SUCCEEDED, True),
         ]
         assert (await briefs.depth()).ready == 1
 
@@ -837,20 +837,20 @@ class BriefingConformance:
             raise ValueError("no brief can be made")
 
         with pytest.raises(ValueError, match="no brief"):
-            await tasks.end_and_brief([EndAttempt("k", begun.epoch, State.SUCCEED)], BRIEFS, brief)
+            await tasks.end_and_brief([EndAttempt("k", begun.epoch, State.SUCCEEDED)], BRIEFS, brief)
         assert await tasks.get("k") == begun
         assert (await briefs.depth()).ready == 0
 
 
 def _told(task: Task) -> Outgoing:
-    return Outgoing(task.trace.encode())
+    return Outgoing(task.task_id.encode())
 
 
-def wish(trace: str, **changes: Any) -> StartAttempt:
+def wish(task_id: str, **changes: Any) -> StartAttempt:
     """Return a request to begin, with a long lease and many tries, except for ``changes``."""
-    plain = StartAttempt(trace, TYPE, "member", "node", tries=9, lease_s=LEASE_S)
+    plain = StartAttempt(task_id, TYPE, "member", "node", tries=9, lease_s=LEASE_S)
     return msgspec.structs.replace(plain, **changes)
 
 
 def _traces(tasks: Sequence[Task]) -> list[str]:
-    return [task.trace for task in tasks]
+    return [task.task_id for task in tasks]

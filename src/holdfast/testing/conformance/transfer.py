@@ -60,7 +60,7 @@ RESULTS = [
 ]
 
 TASK = Task(
-    trace="trace \N{SNOWMAN}",
+    task_id="trace \N{SNOWMAN}",
     type="report.publish",
     state=State.RUNNING,
     group="group",
@@ -89,7 +89,7 @@ TASK = Task(
 TASKS = [
     TASK,
     Task("delayed", "report.publish", message=b"\0\xff", send_at=1.0, until=1.0, queued_at=1.0),
-    Task("done", "other", State.SUCCEED, epoch=1, result=b"{}", queued_at=AT, started_at=AT, ended_at=AT),
+    Task("done", "other", State.SUCCEEDED, epoch=1, result=b"{}", queued_at=AT, started_at=AT, ended_at=AT),
 ]
 
 DEAD_LETTERS = [
@@ -315,31 +315,31 @@ class TasksTransferConformance:
 
     async def test_what_is_restored_is_there_as_it_was(self, target: TransferableTasks) -> None:
         await target.restore(TASKS)
-        assert await target.list(10) == sorted(TASKS, key=lambda task: task.trace.encode())
+        assert await target.list(10) == sorted(TASKS, key=lambda task: task.task_id.encode())
         for task in TASKS:
-            assert await target.get(task.trace) == task
+            assert await target.get(task.task_id) == task
         assert await target.counts() == {(task.type, task.state): 1 for task in TASKS}
 
     async def test_a_known_task_stays_as_it_is(self, target: TransferableTasks) -> None:
         await target.restore(TASKS)
-        await target.restore([Task(TASK.trace, "other")])
-        assert await target.get(TASK.trace) == TASK
+        await target.restore([Task(TASK.task_id, "other")])
+        assert await target.get(TASK.task_id) == TASK
 
     async def test_a_restored_task_keeps_its_message_and_its_tries(self, target: TransferableTasks) -> None:
         await target.restore(TASKS)
         [due] = await target.due(0.0, 10, 60.0)
-        assert due.trace == "delayed"
+        assert due.task_id == "delayed"
         assert due.message == b"\0\xff"
         await target.messages_sent(["delayed"])
         assert await target.due(3600.0, 10, 60.0) == []
-        lost = msgspec.structs.replace(TASK, trace="lost", cancel="", members="", effects=b"", until=1.0)
+        lost = msgspec.structs.replace(TASK, task_id="lost", cancel="", members="", effects=b"", until=1.0)
         await target.restore([lost])
         [begun] = await target.start([wish("lost")])
         assert begun.epoch > lost.epoch
         assert begun.attempts == lost.attempts + 1
 
     async def test_restored_tasks_expire_by_their_own_times(self, target: TransferableTasks) -> None:
-        old = [Task(f"t{i}", "x", State.SUCCEED, queued_at=AT, ended_at=AT + 60 * i) for i in range(1, 3)]
+        old = [Task(f"t{i}", "x", State.SUCCEEDED, queued_at=AT, ended_at=AT + 60 * i) for i in range(1, 3)]
         await target.restore(old)
         assert await target.expire(AT + 61) == 1
         assert await target.list(10) == old[1:]
