@@ -22,8 +22,9 @@ async def scale(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Tell how many nodes an app wants, and why: by its busy slots, what waits in its queues, and how many
-    streams its nodes hold. Nothing is changed; what runs the nodes has to follow.
+    """Show how many nodes an app needs, and why: by its busy slots, the messages in its queues, and the
+    number of streams on its nodes. The command changes nothing; the system that runs the nodes must follow
+    the number.
 
     ```
     holdfast scale
@@ -32,19 +33,19 @@ async def scale(
     ```
 
     Args:
-        app: The name of one app; left out, each that living nodes run. An app that no node runs wants one.
+        app: The name of one app; left out, every app that living nodes run. An app without nodes needs one.
         print_: Print the number and nothing else, of one app.
-        over_s: How many seconds to look. Nodes report their load every few seconds.
+        over_s: Seconds between the two samples. Nodes report their load every few seconds.
         json: Print JSON objects, one a line.
     """
     from holdfast.cli.patience import ReadPatience  # noqa: PLC0415
-    from holdfast.operate.scaling import wishes  # noqa: PLC0415
+    from holdfast.operate.scaling import nodes_wanted  # noqa: PLC0415
 
     async with options.services(reads_only=True) as services:
-        found = await ReadPatience(services.clock).read(lambda: wishes(services, app, over_s))
+        found = await ReadPatience(services.clock).read(lambda: nodes_wanted(services, app, over_s))
     if print_ and len(found) != 1:
         names = ", ".join(each.app for each in found) or "none"
-        output.complain(f"--print is for one app: name it. Living nodes run {names}")
+        output.complain(f"--print needs one app: name it. Living nodes run {names}")
         return exits.USAGE
     if print_:
         output.say(str(found[0].wanted))

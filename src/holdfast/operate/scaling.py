@@ -1,4 +1,4 @@
-"""The number of nodes that apps want, as two looks at coordinator and queues tell."""
+"""The number of nodes that apps need, from two samples of coordinator and queues."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import asyncio
 from collections.abc import Iterable
 
 from holdfast.errors import HoldfastError
-from holdfast.rules.cluster.scaling import Glance, NodeWish, apps_of, wish
+from holdfast.rules.cluster.scaling import ClusterSample, ScalingAdvice, advise, apps_of
 from holdfast.wiring.services import Services
 
 
-async def wishes(services: Services, app: str, over_s: float) -> list[NodeWish]:
-    """Return how many nodes ``app`` wants, or if that is "" each app that living nodes run. The two looks are
-    ``over_s`` seconds apart. Raises Unavailable if the coordinator doesn't answer."""
-    before = await _look(services)
+async def nodes_wanted(services: Services, app: str, over_s: float) -> list[ScalingAdvice]:
+    """Return how many nodes ``app`` needs, or if that is "" each app that living nodes run. The two samples
+    are ``over_s`` seconds apart. Raises Unavailable if the coordinator doesn't answer."""
+    before = await _sample(services)
     await services.clock.sleep(over_s)
-    now = await _look(services)
-    return [wish(name, before, now) for name in ([app] if app else apps_of(now.members))]
+    now = await _sample(services)
+    return [advise(name, before, now) for name in ([app] if app else apps_of(now.members))]
 
 
-async def _look(services: Services) -> Glance:
+async def _sample(services: Services) -> ClusterSample:
     members = await services.coordinator().members()
     at = services.clock.monotonic()
     queues = sorted({queue for member in members for work in member.load.works for queue in work.queues})
-    return Glance(at, members, await _ready(services, queues))
+    return ClusterSample(at, members, await _ready(services, queues))
 
 
 async def _ready(services: Services, queues: Iterable[str]) -> dict[str, int]:
@@ -34,7 +34,7 @@ async def _ready(services: Services, queues: Iterable[str]) -> dict[str, int]:
         try:
             found[name] = (await services.queue(name).depth()).ready
         except HoldfastError:
-            return  # it is then not known, which the rule tells
+            return  # the rule treats the depth as unknown
 
     await asyncio.gather(*(ask(name) for name in queues))
     return found

@@ -17,12 +17,12 @@ from holdfast.rules.cluster.scaling import (
     SPAN_S,
     STALE_S,
     STEP_S,
-    Glance,
-    Looks,
-    NodeWish,
+    ClusterSample,
+    SampleHistory,
+    ScalingAdvice,
+    advise,
     apps_of,
     steady,
-    wish,
 )
 
 SLOTS = 4
@@ -35,8 +35,8 @@ def member(name: str, busy: float = 0.0, handled: int = 0, kind: str = STREAMS, 
     return Member(name, name, "", Load(**given))
 
 
-def look(at: float, *members: Member, ready: Mapping[str, int] | None = None) -> Glance:
-    return Glance(at, members, {"frames": 0, "app-report": 0} if ready is None else ready)
+def sample(at: float, *members: Member, ready: Mapping[str, int] | None = None) -> ClusterSample:
+    return ClusterSample(at, members, {"frames": 0, "app-report": 0} if ready is None else ready)
 
 
 def asked(
@@ -48,13 +48,14 @@ def asked(
     waits: int = 0,
     kind: str = STREAMS,
     **load: Any,
-) -> NodeWish:
-    """The wish of nodes that are all alike, ``busy`` slots each; ``handled`` in a minute, together."""
+) -> ScalingAdvice:
+    """Return the advice for equal nodes with ``busy`` slots each; together they handle ``handled`` a
+    minute."""
     names = [f"n{i}" for i in range(nodes)]
     queue = QUEUES[kind][0]
-    before = look(0.0, *(member(name, busy, 0, kind, **load) for name in names), ready={queue: waited})
-    now = look(60.0, *(member(name, busy, handled // nodes, kind, **load) for name in names))
-    return wish("app", before, now._replace(ready={queue: waits}))
+    before = sample(0.0, *(member(name, busy, 0, kind, **load) for name in names), ready={queue: waited})
+    now = sample(60.0, *(member(name, busy, handled // nodes, kind, **load) for name in names))
+    return advise("app", before, now._replace(ready={queue: waits}))
 
 
 class TestSteady:
@@ -73,7 +74,7 @@ class TestSteady:
         assert wanted >= nodes or wanted * LOW >= need - 1e-6
 
     @given(st.integers(1, 500), st.floats(0, 500))
-    def test_a_change_is_told_beyond_a_tenth(self, nodes: int, need: float) -> None:
+    def test_a_change_up_to_a_tenth_is_ignored(self, nodes: int, need: float) -> None:
         wanted = steady(nodes, need)
         assert wanted == nodes or abs(wanted / nodes - 1) > 0.1
 
@@ -85,7 +86,7 @@ class TestSteady:
         assert [steady(nodes, 0.0) for nodes in (0, 1, 9)] == [1, 1, 1]
 
 
-class TestWish:
+class TestAdvise:
     def test_busy_slots_want_as_many_nodes_as_their_load_needs(self) -> None:
         assert asked(10, 3.0).wanted == 10
         assert asked(10, 3.6).wanted == math.ceil(9 / LOW)
@@ -108,7 +109,7 @@ class TestWish:
     def test_one_stream_wants_one_node_however_much_waits(self) -> None:
         work = WorkLoad(STREAMS, 1, 1.0, 0, ("frames",))
         one = Member("a", "a", "", Load(streams=1, app="app", works=(work,)))
-        assert wish("app", look(0.0, one), look(60.0, one, ready={"frames": 10_000})).wanted == 1
+        assert advise("app", sample(0.0, one), sample(60.0, one, ready={"frames": 10_000})).wanted == 1
 
     def test_processors_are_no_limit_while_little_waits(self) -> None:
         # 20 a second are handled: 99 messages are done in 4.95 s, and 100 in 5.
@@ -135,101 +136,101 @@ class TestWish:
     def test_nodes_that_have_no_room_want_more_nodes(self) -> None:
         assert asked(2, 0.1, room=0).wanted == math.ceil(2 / LOW)
 
-    def test_a_queue_that_does_not_tell_changes_nothing(self) -> None:
+    def test_an_unknown_queue_depth_changes_nothing(self) -> None:
         busy, idle = member("a", 4.0), member("a", 0.0)
         for one in (busy, idle):
-            silent = wish("app", look(0.0, one), look(60.0, one, ready={}))
+            silent = advise("app", sample(0.0, one), sample(60.0, one, ready={}))
             assert (silent.wanted, silent.nodes) == (1, 1)
             assert "'frames'" in silent.reason
 
     def test_nodes_that_have_just_come_change_nothing(self) -> None:
-        now = look(60.0, member("b"), member("c"), member("d"))
-        found = wish("app", look(0.0, member("a")), now)
-        assert (found.wanted, found.reason) == (3, "streams: its nodes have just come, or go")
+        now = sample(60.0, member("b"), member("c"), member("d"))
+        found = advise("app", sample(0.0, member("a")), now)
+        assert (found.wanted, found.reason) == (3, "streams: all its nodes are new or draining")
 
-    def test_nodes_that_tell_no_load_are_all_kept(self) -> None:
+    def test_nodes_that_report_no_load_are_all_kept(self) -> None:
         mute = [member(name, works=()) for name in "abc"]
-        found = wish("app", look(0.0, *mute), look(60.0, *mute))
-        assert found == NodeWish("app", 3, 3, "its nodes don't tell how busy they are")
+        found = advise("app", sample(0.0, *mute), sample(60.0, *mute))
+        assert found == ScalingAdvice("app", 3, 3, "its nodes don't report their busy slots")
 
     def test_what_a_new_node_has_done_counts(self) -> None:
-        before = look(0.0, member("a", 4.0, 0))
-        now = look(60.0, member("a", 4.0, 600), member("b", 4.0, 600), ready={"frames": 0, "app-report": 0})
-        assert wish("app", before, now).wanted == math.ceil(2 / LOW)
+        before = sample(0.0, member("a", 4.0, 0))
+        now = sample(60.0, member("a", 4.0, 600), member("b", 4.0, 600), ready={"frames": 0, "app-report": 0})
+        assert advise("app", before, now).wanted == math.ceil(2 / LOW)
 
     def test_a_node_that_has_rejoined_counts_with_no_more_than_another_got_done(self) -> None:
         waits = {"frames": 2000}
-        before = look(0.0, member("a", 4.0, 1_000_000), member("b before", 4.0, 1_000_000), ready=waits)
-        now = look(60.0, member("a", 4.0, 1_000_600), member("b again", 4.0, 1_000_600), ready=waits)
-        assert wish("app", before, now).wanted == math.ceil((2 + 1000 / 600) / LOW)
+        before = sample(0.0, member("a", 4.0, 1_000_000), member("b before", 4.0, 1_000_000), ready=waits)
+        now = sample(60.0, member("a", 4.0, 1_000_600), member("b again", 4.0, 1_000_600), ready=waits)
+        assert advise("app", before, now).wanted == math.ceil((2 + 1000 / 600) / LOW)
 
     def test_a_node_that_drains_is_none_of_them_and_its_work_stays(self) -> None:
         both = [member("a", 2.0), member("b", 2.0, draining=True)]
-        assert wish("app", look(0.0, *both), look(60.0, *both)) == NodeWish(
+        assert advise("app", sample(0.0, *both), sample(60.0, *both)) == ScalingAdvice(
             "app", 2, 1, "streams: 4.0 of 8 slots busy"
         )
 
     def test_a_node_that_cannot_load_a_model_is_replaced(self) -> None:
         both = [member("a", 2.4), member("b", lacks=("frames",))]
-        found = wish("app", look(0.0, *both), look(60.0, *both))
+        found = advise("app", sample(0.0, *both), sample(60.0, *both))
         assert (found.wanted, found.nodes) == (2, 2)
         assert found.reason == "streams: 2.4 of 8 slots busy; 1 nodes can't load a model"
         none = [member(name, lacks=("frames",)) for name in "ab"]
-        found = wish("app", look(0.0, *none), look(60.0, *none))
-        assert found == NodeWish("app", 2, 2, "no node can load all models")
+        found = advise("app", sample(0.0, *none), sample(60.0, *none))
+        assert found == ScalingAdvice("app", 2, 2, "no node can load all models")
 
     def test_other_apps_and_programs_do_not_count(self) -> None:
         others = [member("b", 4.0, app="other"), Member("c", "c", "", Load(app="app"), foreign=True)]
-        now = look(60.0, member("a", 2.0), *others)
-        assert wish("app", look(0.0, *now.members), now).nodes == 1
+        now = sample(60.0, member("a", 2.0), *others)
+        assert advise("app", sample(0.0, *now.members), now).nodes == 1
         assert apps_of(now.members) == ["app", "other"]
 
     def test_an_app_that_no_node_runs_wants_one(self) -> None:
-        assert wish("app", look(0.0), look(60.0)) == NodeWish("app", 1, 0, "no node lives")
+        assert advise("app", sample(0.0), sample(60.0)) == ScalingAdvice("app", 1, 0, "no node runs")
 
 
-class TestLooks:
-    def test_one_look_is_compared_with_nothing(self) -> None:
-        looks = Looks()
-        assert looks.add(look(0.0)) is None
-        assert looks.add(look(STEP_S - 1)) is None
+class TestSampleHistory:
+    def test_one_sample_is_compared_with_nothing(self) -> None:
+        history = SampleHistory()
+        assert history.add(sample(0.0)) is None
+        assert history.add(sample(STEP_S - 1)) is None
 
-    def test_a_look_is_compared_with_that_of_a_minute_ago(self) -> None:
-        looks = Looks()
-        compared = [looks.add(look(at)) for at in range(0, 600, 15)]
+    def test_a_sample_is_compared_with_that_of_a_minute_ago(self) -> None:
+        history = SampleHistory()
+        compared = [history.add(sample(at)) for at in range(0, 600, 15)]
         assert [found.at for found in compared[4:] if found] == [at - SPAN_S for at in range(60, 600, 15)]
 
-    def test_a_look_from_too_long_ago_is_forgotten(self) -> None:
-        looks = Looks()
-        looks.add(look(0.0))
-        assert looks.add(look(STALE_S + 1)) is None
+    def test_a_sample_from_too_long_ago_is_forgotten(self) -> None:
+        history = SampleHistory()
+        history.add(sample(0.0))
+        assert history.add(sample(STALE_S + 1)) is None
 
-    def test_looks_count_from_one_step_apart_to_the_longest_span(self) -> None:
+    def test_samples_count_from_one_step_apart_to_the_longest_span(self) -> None:
         for apart_s in (STEP_S, STALE_S):
-            looks = Looks()
-            first = look(1e6)
-            looks.add(first)
-            assert looks.add(look(1e6 + apart_s)) is first
+            history = SampleHistory()
+            first = sample(1e6)
+            history.add(first)
+            assert history.add(sample(1e6 + apart_s)) is first
 
-    def test_of_two_looks_the_one_that_is_a_minute_old_is_compared(self) -> None:
-        looks = Looks()
-        _, second = looks.add(look(1e6)), look(1e6 + SPAN_S)
-        looks.add(second)
-        assert looks.add(look(1e6 + 2 * SPAN_S)) is second
+    def test_of_two_samples_the_one_that_is_a_minute_old_is_compared(self) -> None:
+        history = SampleHistory()
+        _, second = history.add(sample(1e6)), sample(1e6 + SPAN_S)
+        history.add(second)
+        assert history.add(sample(1e6 + 2 * SPAN_S)) is second
 
-    def test_a_look_too_soon_after_another_is_not_kept(self) -> None:
-        looks = Looks()
-        first = look(1e6)
-        looks.add(first)
-        assert looks.add(look(1e6 + STEP_S - 1)) is None
-        assert looks.add(look(1e6 + SPAN_S + STEP_S - 1)) is first
+    def test_a_sample_too_soon_after_another_is_not_kept(self) -> None:
+        history = SampleHistory()
+        first = sample(1e6)
+        history.add(first)
+        assert history.add(sample(1e6 + STEP_S - 1)) is None
+        assert history.add(sample(1e6 + SPAN_S + STEP_S - 1)) is first
 
 
 @pytest.mark.parametrize("busy", [0.0, 1.0, 2.9, 3.5])
 def test_nothing_flaps_where_the_work_stays(busy: float) -> None:
-    """Nodes follow the wish, and the same work spreads over them."""
-    nodes, told = 10, []
+    """Nodes follow the advice, and the same work spreads over them."""
+    nodes, wanted = 10, []
     for _ in range(5):
         nodes = asked(nodes, busy * 10 / nodes).wanted
-        told.append(nodes)
-    assert len({*told}) == 1
+        wanted.append(nodes)
+    assert len({*wanted}) == 1
