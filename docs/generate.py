@@ -28,9 +28,9 @@ from holdfast.config import problems
 from holdfast.config.settings import Config
 from holdfast.devices.metrics import OutboxMetrics
 from holdfast.devices.rules.device_queue import TABLE, Cause
-from holdfast.gateway.routes import Routes
 from holdfast.gateway.service import GatewayMetrics
 from holdfast.http.metrics_page import MetricsPage
+from holdfast.rules.cluster.gateway import Routes
 from holdfast.rules.streams import phases as owner_phases
 from holdfast.streams.spec import StreamSpec
 from holdfast.wiring.services import Services

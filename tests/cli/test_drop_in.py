@@ -112,7 +112,7 @@ def test_a_node_with_older_settings_processes_frames_in_order(
     check_order(results(holdfast, FRAMES * len(VIDEOS)))
     (status,) = holdfast("status", "--json").lines
     assert {stream["skipped"] for stream in status["streams"]} == {0}
-    metrics = get(node[0].wait_for("tells its metrics")["url"])
+    metrics = get(node[0].wait_for("metrics page served")["url"])
     assert 'holdfast_api_calls_total{operation="GetObject",service="s3"} 24.0' in metrics
     assert 'holdfast_api_calls_total{operation="ReceiveMessage",service="sqs"}' in metrics
     assert node[0].end() == 0

@@ -141,7 +141,7 @@ def test_a_node_runs_drains_and_ends(holdfast: Any, arrange: Any, start: Callabl
     arrange(send)
     assert results(holdfast) == list(range(1, 51))
     assert get(f"{joined['address']}/readyz") == "ready\n"
-    numbers = get(node.wait_for("tells its metrics")["url"])
+    numbers = get(node.wait_for("metrics page served")["url"])
     assert "holdfast_handled_total 50.0" in numbers
     assert "holdfast_streams 1.0" in numbers
     assert "holdfast_member 1.0" in numbers

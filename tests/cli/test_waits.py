@@ -170,7 +170,7 @@ def test_a_gap_is_named_with_the_time_that_is_left(holdfast: Any, arrange: Any, 
     assert "- waits for seq 1 of run 0, " in holdfast("why", "count/cam-1").out
     line = node.wait_for("a stream waits")
     assert (line["key"], line["messages"]) == ("count/cam-1", 1)
-    metrics = get(node.wait_for("tells its metrics")["url"])
+    metrics = get(node.wait_for("metrics page served")["url"])
     assert 'holdfast_waiting_streams{reason="gap"} 1.0' in metrics
     node.child.kill()
     node.join()
@@ -246,7 +246,7 @@ def test_a_missing_model_is_named_everywhere_and_costs_no_message(
     assert (
         node.wait_for("a model does not load here; its streams go to other nodes or wait")["stream"] == "seen"
     )
-    metrics = get(node.wait_for("tells its metrics")["url"])
+    metrics = get(node.wait_for("metrics page served")["url"])
     assert "holdfast_streams_without_models 1.0" in metrics
     before = holdfast("doctor", "seeing:app")
     assert before.code == 1

@@ -1,5 +1,5 @@
-"""A node's door and gateways before it, on real sockets in a thread of their own, and a client that sends
-whatever bytes it is given."""
+"""A node's HTTP server and gateways before it, on real sockets in a thread of their own, and a client that
+sends any bytes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 import msgspec
+from aiohttp import web
 
 from holdfast import App
 from holdfast.cluster.host import Host
@@ -22,7 +23,6 @@ from holdfast.gateway.haproxy.binary import find
 from holdfast.gateway.haproxy.plane import HaproxyOptions
 from holdfast.gateway.listen import GatewaySettings
 from holdfast.gateway.node_routes import NodeRoutes
-from holdfast.gateway.query_routes import QueryRoutes
 from holdfast.gateway.service import Gateway
 from holdfast.ports.coordinator import Load, Member
 from holdfast.services.http.peer import HttpPeer
@@ -37,7 +37,7 @@ LIMIT = 50_000
 MEMBER = "node-1"
 RESULT = b'{"ok": true}'
 HURRY_S = 10.0
-"""By when whatever was sent is answered, or its connection closed."""
+"""Seconds until each request is answered, or its connection closed."""
 
 
 class Item(msgspec.Struct):
@@ -49,7 +49,7 @@ class Item(msgspec.Struct):
 
 
 class Taken(NamedTuple):
-    """One message that got through to the node."""
+    """One message that reached the node."""
 
     stream: str
     key: str
@@ -58,7 +58,7 @@ class Taken(NamedTuple):
 
 
 class Said(NamedTuple):
-    """One answer: header names are in lower case."""
+    """One answer; its header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -75,7 +75,8 @@ def app() -> App:
 
 
 class Surface:
-    """The servers: ``ports`` by name, and ``taken``, the messages that came through. Use :func:`surface`."""
+    """The servers: ``ports`` by name, and ``taken``, the messages that reached the node. Use
+    :func:`surface`."""
 
     def __init__(self) -> None:
         self.ports: dict[str, int] = {}
@@ -84,32 +85,36 @@ class Surface:
     async def process(
         self, stream: str, key: str, place: Place, body: bytes, attributes: Any, timeout_s: float
     ) -> RequestAnswer:
-        """Stands for the streams of the node."""
+        """Play the streams of the node."""
         self.taken.append(Taken(stream, key.partition("/")[2], place, body))
         return RequestAnswer(RESULT, 1)
 
     async def answer(self, stream: str, key: str, request: bytes, timeout_s: float) -> Answered:
-        """Stands for the queries of the node."""
+        """Play the queries of the node."""
         if stream == "free":
             raise NoQuery("stream 'free' answers no queries")
         if request == b'"raise"':
-            raise QueryFailed(f"{key}: ValueError: told to")
+            raise QueryFailed(f"{key}: ValueError: on demand")
         return Answered(b'{"key":"%s","asked":%s}' % (key.encode(), request), 7, 12)
+
+    def routes(self, secret: str | None = None) -> list[web.AbstractRouteDef]:
+        """Return the routes of the node."""
+        return NodeRoutes(
+            app().streams,
+            SystemClock(),
+            requests=cast("Requests", self),
+            queries=cast("Queries", self),
+            member=lambda: MEMBER,
+            max_body_bytes=LIMIT,
+            secret=secret,
+        ).routes()
 
     async def serve(self, ready: threading.Event, over: asyncio.Event) -> None:
         """Serve until it is over."""
         clock, coordinator, streams = SystemClock(), MemoryCoordinator(SystemClock()), app().streams
-        door = NodeRoutes(
-            streams,
-            clock,
-            requests=cast("Requests", self),
-            member=lambda: MEMBER,
-            max_body_bytes=LIMIT,
-        )
-        queries = QueryRoutes(streams, queries=cast("Queries", self), max_body_bytes=LIMIT)
         async with contextlib.AsyncExitStack() as stack:
             peer = HttpPeer(clock)
-            peer.add_routes([*door.routes(), *queries.routes()])
+            peer.add_routes(self.routes())
             stack.push_async_callback(peer.close)
             address = await peer.serve(_done)
             self.ports["node"] = int(address.rpartition(":")[2])
@@ -128,10 +133,10 @@ class Surface:
             await over.wait()
 
     def exchange(self, name: str, *parts: bytes, close: bool = False, most: int | None = None) -> list[Said]:
-        """Send bytes over one connection; gives ``most`` answers, or all until the server closes it.
-        ``close``: say that no more will be sent."""
+        """Send bytes over one connection; return ``most`` answers, or all until the server closes it.
+        ``close``: shut down the sending side."""
         with socket.create_connection(("127.0.0.1", self.ports[name]), timeout=HURRY_S) as connection:
-            with contextlib.suppress(OSError):  # it may have heard enough already
+            with contextlib.suppress(OSError):  # the server may close the connection early
                 for part in parts:
                     connection.sendall(part)
                 if close:
@@ -140,7 +145,7 @@ class Surface:
 
 
 def planes() -> dict[str, HaproxyOptions | None]:
-    """The data planes that are here."""
+    """Return the data planes of this machine."""
     made: dict[str, HaproxyOptions | None] = {"python": None}
     if build := find():
         made["haproxy"] = HaproxyOptions(build)

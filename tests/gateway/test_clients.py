@@ -24,8 +24,6 @@ from holdfast.gateway.haproxy.binary import find
 from holdfast.gateway.haproxy.config import NODE
 from holdfast.gateway.haproxy.plane import HaproxyOptions
 from holdfast.gateway.listen import GatewaySettings
-from holdfast.gateway.node_routes import NodeRoutes
-from holdfast.gateway.query_routes import QueryRoutes
 from holdfast.gateway.service import Gateway
 from holdfast.http.key_file import digest_of
 from holdfast.http.problem import MEDIA_TYPE
@@ -34,8 +32,6 @@ from holdfast.http.tls import PeerTls
 from holdfast.ports.coordinator import Load, Member
 from holdfast.services.http.peer import HttpPeer, PeerSettings
 from holdfast.services.memory.coordinator import MemoryCoordinator
-from holdfast.streams.queries import Queries
-from holdfast.streams.requests import Requests
 from holdfast.system.clock import SystemClock
 from simulator.limits import limits_with
 from simulator.servers import certificate
@@ -77,19 +73,9 @@ class Place:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Place"]:
         clock, coordinator, streams = SystemClock(), MemoryCoordinator(SystemClock()), app().streams
-        door = NodeRoutes(
-            streams,
-            clock,
-            requests=cast("Requests", self.node),
-            member=lambda: MEMBER,
-            max_body_bytes=LIMIT,
-            secret=self._secret,
-        )
         between_nodes = PeerSettings(secret=self._secret, tls=self._tls)
         peer, calling = HttpPeer(clock, between_nodes), HttpPeer(clock, between_nodes)
-        asked = cast("Queries", self.node)
-        queries = QueryRoutes(streams, queries=asked, max_body_bytes=LIMIT, secret=self._secret)
-        peer.add_routes([*door.routes(), *queries.routes()])
+        peer.add_routes(self.node.routes(self._secret))
         member = Member(MEMBER, "node", await peer.serve(done), Load(serves=tuple(streams)))
         await coordinator.join(member, 3600)
         gateway = Gateway(

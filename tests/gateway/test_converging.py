@@ -15,8 +15,8 @@ from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.view import View
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.gateway.assigner import Assigner
-from holdfast.gateway.routes import Routes
 from holdfast.ports.coordinator import Load, Member
+from holdfast.rules.cluster.gateway import GatewayPlacing, Routes
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.peer import MemoryNetwork, MemoryPeer
 from simulator.limits import limits_with
@@ -75,7 +75,7 @@ class Rig:
         host = Host(self.wire, peer, self.clock, limits_with(), Log(), "gateway")
         host.tasks = self.tasks
         self.view = View(host)
-        self.assigner = Assigner(self.wire, self.view, self.routes)
+        self.assigner = Assigner(self.wire, self.view, GatewayPlacing(self.routes, self.view.members))
         host.news.on_left.append(self.routes.left)
         host.news.on_claim.append(self.assigner.claimed)
         host.news.on_missed.append(self.routes.clear)

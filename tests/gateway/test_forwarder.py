@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Self, cast
 
 import msgspec
 import pytest
@@ -14,10 +14,10 @@ from holdfast.cluster.view import View
 from holdfast.errors import TargetAway, Unavailable
 from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.forwarder import Forwarder
-from holdfast.gateway.routes import GatewayRoute, Routes
 from holdfast.http import problem
 from holdfast.http.tls import PeerTls
 from holdfast.ports.coordinator import Member
+from holdfast.rules.cluster.gateway import GatewayRoute, Routes
 from holdfast.system.clock import SystemClock
 from simulator.servers import certificate
 
@@ -41,8 +41,13 @@ class Nodes:
         route = self.routes.get(key)
         return self.members[route.member if route is not None else self.owner]
 
-    def beside(self, key: str, member: str) -> Member | None:
-        """Another one than that."""
+    @property
+    def placing(self) -> Self:
+        """This stands for the placing too."""
+        return self
+
+    def another(self, key: str, member: str) -> Member | None:
+        """Return another member than that."""
         return next((other for other in self.members.values() if other.id != member), None)
 
     async def suspect(self, member: str) -> None:

@@ -28,6 +28,7 @@ from holdfast.errors import (
 )
 from holdfast.gateway.node_routes import NodeRoutes
 from holdfast.http.bodies import UNPACK_HERE_BYTES, decoded, unpacked
+from holdfast.streams.queries import Queries
 from holdfast.streams.requests import RequestAnswer, Requests
 from holdfast.system.clock import SystemClock
 
@@ -84,6 +85,7 @@ async def serve(taken: Taken, streams: Any, secret: str | None = None) -> Client
         streams,
         SystemClock(),
         requests=cast("Requests", taken),
+        queries=cast("Queries", None),
         member=lambda: "me",
         max_body_bytes=LIMIT,
         secret=secret,

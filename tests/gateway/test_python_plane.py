@@ -12,7 +12,7 @@ from multidict import CIMultiDict
 
 from holdfast.cluster.view import View
 from holdfast.gateway.forwarder import Forwarder, Reply
-from holdfast.gateway.python_plane import Plane
+from holdfast.gateway.python_plane import PythonPlane
 from holdfast.ports.coordinator import Load, Member
 from holdfast.system.clock import SystemClock
 from tests.gateway.surface import planes, surface
@@ -36,11 +36,11 @@ def serve(
 ) -> TestClient[web.Request, web.Application]:
     """A plane before a node with two streams, or before these members."""
     two = {"a": Member("a", "a", "http://a", Load(serves=("frames", "orders")))}
-    plane = Plane(
+    plane = PythonPlane(
         cast("Forwarder", forwarder),
         cast("View", SimpleNamespace(members=two if members is None else members)),
         SystemClock(),
-        ready=lambda: "",
+        not_ready=lambda: "",
         max_body_bytes=1024,
     )
     return TestClient(TestServer(plane.app()))

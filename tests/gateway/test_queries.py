@@ -2,23 +2,12 @@
 
 import json
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from holdfast.cluster.view import View
-from holdfast.errors import Unavailable
-from holdfast.gateway.assigner import Assigner
-from holdfast.gateway.query_routes import QueryRoutes
-from holdfast.gateway.routes import Routes
-from holdfast.ports.coordinator import Claim, Load, Member
-from holdfast.services.memory.coordinator import MemoryCoordinator
-from holdfast.streams.queries import Queries
-from holdfast.system.clock import SystemClock
-from tests.gateway.surface import LIMIT, Said, Surface, app, planes, surface
+from tests.gateway.surface import LIMIT, Said, Surface, planes, surface
 from tests.gateway.test_openapi import QUERY, check
 
 EACH_SERVER = pytest.mark.parametrize("server", ["node", *planes()])
@@ -58,11 +47,11 @@ def test_a_post_query_asks_by_its_body(servers: Surface, server: str) -> None:
     body = b'{"since": [5, null]}'
     said = ask(servers, server, "POST", "/query/json/a", body, Content_Type="application/json")
     assert json.loads(said.body) == {"key": "json/a", "asked": {"since": [5, None]}}
-    assert servers.taken == [], "no message came of it"
+    assert servers.taken == [], "a query is no message"
 
 
 @EACH_SERVER
-def test_what_can_t_be_asked_is_told(servers: Surface, server: str) -> None:
+def test_a_bad_query_gets_its_status_and_type(servers: Surface, server: str) -> None:
     def get(path: str) -> tuple[int, str]:
         return kind(ask(servers, server, "GET", path))
 
@@ -81,36 +70,10 @@ def test_what_can_t_be_asked_is_told(servers: Surface, server: str) -> None:
 
 
 async def test_a_node_asks_for_its_secret() -> None:
-    queries = QueryRoutes(
-        app().streams, queries=cast("Queries", Surface()), max_body_bytes=LIMIT, secret="of-the-nodes"
-    )
     made = web.Application()
-    made.add_routes(queries.routes())
+    made.add_routes(Surface().routes("of-the-nodes"))
     async with TestClient(TestServer(made)) as client:
         async with client.get("/query/json/a") as response:
             assert response.status == 401
         async with client.get("/query/json/a", headers={"Authorization": "Bearer of-the-nodes"}) as response:
             assert response.status == 200
-
-
-def reading(members: dict[str, Member]) -> tuple[Assigner, Routes]:
-    routes, view = Routes(), cast("View", SimpleNamespace(members=members))
-    return Assigner(MemoryCoordinator(SystemClock()), view, routes), routes
-
-
-def test_a_query_goes_to_the_owner_and_after_failures_to_others() -> None:
-    def member(name: str, **given: Any) -> Member:
-        return Member(name, name, f"http://{name}", Load(serves=("s",)), **given)
-
-    members = {name: member(name) for name in "abc"}
-    members["other"] = Member("other", "other", "http://other", Load(serves=("t",)))
-    members["foreign"] = member("foreign", foreign=True)
-    assigner, routes = reading(members)
-    assert {assigner.reader("s/k", n).id for n in range(3)} == {"a", "b", "c"}
-    assert {assigner.reader(f"s/{n}", 0).id for n in range(50)} == {"a", "b", "c"}, "spread by key"
-    for name in "abc":
-        routes.claimed(Claim("s/k", name, 1))
-        assert assigner.reader("s/k", 0).id == assigner.reader("s/k", 3).id == name
-        assert assigner.reader("s/k", 1).id != name
-    with pytest.raises(Unavailable, match="no node is there"):
-        reading({})[0].reader("s/k", 0)

@@ -51,6 +51,7 @@ async def client(town: Town, streams: App) -> TestClient[web.Request, web.Applic
             streams.streams,
             node.clock,
             requests=node.work.requests,
+            queries=node.work.queries,
             member=lambda: node.id,
             max_body_bytes=1000,
         ).routes()

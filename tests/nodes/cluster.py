@@ -124,7 +124,7 @@ class Process:
 
     async def metric(self, name: str) -> float:
         """A number of the node's metrics page."""
-        page = await asyncio.to_thread(_get, (await self.until_said("tells its metrics"))["url"])
+        page = await asyncio.to_thread(_get, (await self.until_said("metrics page served"))["url"])
         (value,) = [line.split()[1] for line in page.splitlines() if line.startswith(f"{name} ")]
         return float(value)
 

@@ -107,7 +107,7 @@ class Watch:
 
 
 async def address(cluster: Cluster, name: str) -> str:
-    told = await cluster.nodes[name].until_said("tells its metrics")
+    told = await cluster.nodes[name].until_said("metrics page served")
     return URL(told["url"]).authority
 
 

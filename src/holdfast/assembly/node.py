@@ -148,23 +148,19 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
 def _stream_routes(services: Services, app: App, host: Host, work: StreamWork) -> list[web.AbstractRouteDef]:
     from holdfast.gateway import models  # noqa: PLC0415
     from holdfast.gateway.node_routes import NodeRoutes  # noqa: PLC0415
-    from holdfast.gateway.query_routes import QueryRoutes  # noqa: PLC0415
 
     config = services.config
-    secret, also = revealed(config.peer_secret), revealed(config.peer_secret_also)
-    messages = NodeRoutes(
+    routes = NodeRoutes(
         app.streams,
         services.clock,
         requests=work.requests,
+        queries=work.queries,
         member=lambda: host.membership.id,
         max_body_bytes=config.max_message_bytes,
-        secret=secret,
-        also=also,
+        secret=revealed(config.peer_secret),
+        also=revealed(config.peer_secret_also),
     )
-    queries = QueryRoutes(
-        app.streams, queries=work.queries, max_body_bytes=config.max_message_bytes, secret=secret, also=also
-    )
-    return [*messages.routes(), *queries.routes(), models.of_node(app.models, work)]
+    return [*routes.routes(), models.of_node(app.models, work)]
 
 
 def _task_routes(services: Services, app: App, work: TaskWork) -> list[web.AbstractRouteDef]:

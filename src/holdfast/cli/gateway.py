@@ -10,7 +10,6 @@ from holdfast.cli import exits, output
 from holdfast.cli.node import signals
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.errors import ConfigError
-from holdfast.gateway.assembly import make_gateway
 from holdfast.gateway.haproxy.binary import OLDEST, find
 from holdfast.gateway.haproxy.buffers import REPLAY_BYTES, REPLAY_BYTES_MAX
 from holdfast.wiring.services import Services
@@ -153,6 +152,7 @@ async def serve(
     """Run a gateway until a signal or a crash; returns the exit code."""
     import structlog  # noqa: PLC0415
 
+    from holdfast.gateway.assembly import make_gateway  # noqa: PLC0415
     from holdfast.gateway.clients import Clients  # noqa: PLC0415
 
     told, over, log = *signals(), structlog.get_logger()

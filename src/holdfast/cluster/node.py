@@ -86,7 +86,7 @@ class Node(Startable):
         address = await host.peer.serve(self._handle)
         if self._page is not None:
             await self._page.serve()
-            host.log.info("tells its metrics", url=self._page.url)
+            host.log.info("metrics page served", url=self._page.url)
         for work in self._works:
             await work.prepare()
         await host.membership.start(address)

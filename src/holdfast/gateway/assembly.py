@@ -1,18 +1,15 @@
-"""Makes a gateway of the services that a config names."""
+"""Makes a gateway from a config."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from holdfast.cluster.host import Host
 from holdfast.cluster.limits import Limits
+from holdfast.gateway.clients import Clients
+from holdfast.gateway.haproxy.plane import HaproxyOptions
+from holdfast.gateway.listen import GatewaySettings, Tls
+from holdfast.gateway.service import Gateway
 from holdfast.system.log import get_logger
 from holdfast.wiring.services import Services, metrics_page_settings, peer_tls, revealed
-
-if TYPE_CHECKING:
-    from holdfast.gateway.clients import Clients
-    from holdfast.gateway.haproxy.plane import HaproxyOptions
-    from holdfast.gateway.listen import Tls
-    from holdfast.gateway.service import Gateway
 
 
 def make_gateway(
@@ -26,14 +23,9 @@ def make_gateway(
     clients: Clients | None = None,
     no_auth: bool = False,
 ) -> Gateway:
-    """A gateway for clients, not started yet; the rest is as
-    :class:`~holdfast.gateway.service.Gateway` has it. Raises ConfigError."""
-    from holdfast.cluster.host import Host  # noqa: PLC0415
-    from holdfast.gateway.listen import GatewaySettings  # noqa: PLC0415
-    from holdfast.gateway.service import Gateway  # noqa: PLC0415
-
-    config = services.config
-    log = get_logger(__name__)
+    """Return a gateway that isn't started; for the arguments see :class:`~holdfast.gateway.service.Gateway`.
+    Raises ConfigError."""
+    config, log = services.config, get_logger(__name__)
     return Gateway(
         Host(services.coordinator(), services.peer(), services.clock, Limits.of(config), log, "gateway"),
         GatewaySettings(

@@ -1,7 +1,7 @@
-"""The clients that may use a gateway: their names, their keys, and how fast each may send.
+"""The clients that may use a gateway: their names, their keys, and their request rates.
 
-A line of the file of keys says last, optionally, how many requests its client may send per second. The file
-is read again when it changes.
+A line of the key file may end with the number of requests per second of its client. The file is read again
+when it changes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORM = "write NAME DIGEST, or NAME DIGEST REQUESTS_PER_S; `holdfast gateway-key`
 
 
 class GatewayClient(msgspec.Struct, frozen=True):
-    """A client. ``per_s`` is how many requests it may send per second; None for the gateway's default."""
+    """A client. ``per_s`` is its limit in requests per second; None for the gateway's default."""
 
     name: str
     digest: str
@@ -43,10 +43,9 @@ class GatewayClient(msgspec.Struct, frozen=True):
 class Clients:
     """The clients of one gateway. ``news``, if set, is called when they change.
 
-    Args:
-        file: the file of clients; None if no keys are needed.
-        per_s: how many requests each client may send per second, unless its line says otherwise; 0 for no
-            limit. If no keys are needed, each address counts as a client, and each /64 of IPv6.
+    Args: file: the key file; None if clients need no keys. per_s: the limit of a client without its own, in
+        requests per second; 0 for no limit. If clients need no
+            keys, each address counts as a client, and each /64 of IPv6.
     """
 
     def __init__(self, file: Path | None, clock: Clock, log: Any, *, per_s: int = 0) -> None:
@@ -65,18 +64,18 @@ class Clients:
         return iter(self._by_digest.values())
 
     @property
-    def asked(self) -> bool:
+    def need_keys(self) -> bool:
         """True if clients must show keys."""
         return self._file is not None
 
     @property
     def limits(self) -> bool:
-        """True if any client has a limit of its rate."""
+        """True if the rate of any client is limited."""
         return self.per_s > 0 or any(client.per_s for client in self)
 
     async def watch(self) -> None:
-        """Until cancelled, read the file again when it changes, and forget the rates of clients that have
-        sent nothing lately. A file with errors changes nothing."""
+        """Until cancelled, read the file again when it changes, and forget the rates of idle clients. A file
+        with errors changes nothing."""
         while True:
             await self._clock.sleep(LOOK_S)
             self.limiter.forget(self._clock.monotonic())
@@ -85,7 +84,11 @@ class Clients:
             try:
                 self._by_digest = self._file.read(_client, FORM)
             except ConfigError as error:
-                self._log.error("the clients' keys can't be read; known keys stay valid", error=str(error))
+                self._log.error(
+                    "cannot read clients' keys",
+                    error=str(error),
+                    fix="repair the file; known keys stay valid",
+                )
                 continue
             self._limit()
             self._log.info("clients' keys read", clients=len(self._by_digest))
@@ -127,20 +130,20 @@ class Clients:
 
 
 def read(file: Path) -> list[GatewayClient]:
-    """Return the clients in a file. Raises ConfigError, which names the line."""
+    """Return the clients in a file. Raises ConfigError with the wrong line."""
     return [*KeyFile(file, KEYS).read(_client, FORM).values()]
 
 
 def add(file: Path, name: str, per_s: int | None) -> str:
-    """Make a key for a client and add its line to the file. Returns the key, which is stored nowhere. A
-    client may have several keys, such as while it changes from one to the next. Raises ConfigError."""
+    """Make a key for a client and add its line to the file; return the key, which is stored nowhere. A client
+    may have several keys, for example while it changes its key. Raises ConfigError."""
     if per_s is not None and not 0 < per_s <= RATE_MAX:
         raise ConfigError(f"--per-s is {per_s}; it must be from 1 to {RATE_MAX}")
     return KeyFile(file, KEYS).add(name, *([str(per_s)] if per_s else []))
 
 
 def _client(name: str, digest: str, words: Sequence[str]) -> GatewayClient | None:
-    """Return the client of a line of the file; None if the line makes no sense."""
+    """Return the client of a line; None if the line is wrong."""
     match words:
         case []:
             return GatewayClient(name, digest)
@@ -150,8 +153,7 @@ def _client(name: str, digest: str, words: Sequence[str]) -> GatewayClient | Non
 
 
 def source_of(address: str) -> str:
-    """Return the address that a rate counts for if no keys are needed: one customer usually has a whole /64
-    of IPv6."""
+    """Return the address whose requests count together: a customer usually has a whole /64 of IPv6."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -14,6 +15,10 @@ from holdfast.http.serving import CONNECTIONS_MAX
 from holdfast.http.tls import PeerTls, tls_server
 
 BACKLOG = 4096
+
+OwnSiteCheck = Literal["", "any host", "local"]
+"""Which pages may send requests: "" for any page, "any host" for pages of the gateway's own site by
+``Origin``, and "local" for these by ``Host`` too."""
 
 
 class Tls(msgspec.Struct, frozen=True):
@@ -27,12 +32,12 @@ class Tls(msgspec.Struct, frozen=True):
         return tls_server(self.cert, self.key, f"--tls-cert {self.cert} and --tls-key {self.key}")
 
     def pem(self) -> str:
-        """Return certificate and key in one text. Raises ConfigError if they can't be read or don't belong
-        together."""
+        """Return certificate and key in one text. Raises ConfigError if a file can't be read or they don't
+        match."""
         self.context()
         try:
             cert, key = (file.read_text("ascii", "ignore") for file in (self.cert, self.key))
-        except OSError as error:  # another process replaces them just now
+        except OSError as error:  # another process is replacing them
             raise ConfigError(f"--tls-cert and --tls-key can't be read: {error}") from None
         return f"{cert.rstrip()}\n{key}"
 
@@ -42,15 +47,15 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         host, port: the address for clients; port 0 takes a free one.
-        max_body_bytes: the largest body that it takes from a client.
-        max_connections: how many connections clients may have at once.
+        max_body_bytes: the largest body of a client.
+        max_connections: the most connections of clients at once.
         secret: the nodes' ``peer_secret``.
-        peer_tls: the certificates, if nodes speak TLS.
-        tls: certificate and key, if clients speak TLS.
+        peer_tls: the certificates, if nodes use TLS.
+        tls: certificate and key, if clients use TLS.
         access_log: whether each request is logged.
         foreign: whether requests are forwarded to members of other programs.
-        no_auth: whether everybody may use it, by any host name.
-        metrics: where and to whom its metrics are told.
+        no_auth: whether clients may use the gateway without a key, by any host name.
+        metrics: the settings of the metrics page.
     """
 
     host: str
@@ -65,11 +70,14 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     no_auth: bool = False
     metrics: MetricsPageSettings = MetricsPageSettings()
 
+    def own_site(self, *, keys: bool) -> OwnSiteCheck:
+        """Return which pages may send requests. With ``keys``, the client's key decides."""
+        return "" if keys else "any host" if self.no_auth else "local"
+
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Open sockets that listen on all addresses of ``host`` at one port; 0 takes a free one.
-
-    Raises ConfigError."""
+    """Open sockets that listen on all addresses of ``host`` at one port; 0 takes a free one. Raises
+    ConfigError."""
     sockets: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(
@@ -84,7 +92,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
             listening.bind((address[0], port, *address[2:]))
             listening.listen(BACKLOG)
             port = listening.getsockname()[1]
-    except (OSError, OverflowError) as error:  # the latter for a port that can't be one
+    except (OSError, OverflowError) as error:  # OverflowError for a port out of range
         for listening in sockets:
             listening.close()
         reason = getattr(error, "strerror", None) or error

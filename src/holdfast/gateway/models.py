@@ -17,9 +17,9 @@ PATH = "/v1/models"
 
 
 def of_node(specs: Mapping[str, ModelSpec], work: StreamWork) -> web.RouteDef:
-    """Return the route of a node that declares ``specs``. It shows the memory of each model, in how many
-    slots it is loaded or being loaded, how many owned streams use it, and why it doesn't load, if it
-    doesn't."""
+    """Return the route of a node that declares ``specs``. It shows each model's memory, the number of slots
+    that have loaded it or load it now, the number of owned streams that use it, and the error if it doesn't
+    load."""
 
     async def show(request: web.Request) -> web.Response:
         pool = work.pool

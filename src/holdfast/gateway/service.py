@@ -1,4 +1,4 @@
-"""A gateway. It follows members and claims, and has no state that could be lost."""
+"""A gateway. It follows members and claims, and stores nothing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Iterable
-from typing import Literal
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -23,8 +23,7 @@ from holdfast.gateway.clients import Clients
 from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.haproxy.plane import HaproxyOptions, HaproxyPlane
 from holdfast.gateway.listen import BACKLOG, GatewaySettings, listen
-from holdfast.gateway.python_plane import Plane
-from holdfast.gateway.routes import Routes
+from holdfast.gateway.python_plane import PythonPlane
 from holdfast.http.metrics_page import MetricsPage
 from holdfast.http.serving import (
     TLS_HANDSHAKE_S,
@@ -34,6 +33,7 @@ from holdfast.http.serving import (
     problems,
 )
 from holdfast.ports.metrics import MetricsPush
+from holdfast.rules.cluster.gateway import GatewayPlacing, Routes
 
 CLOSE_TIMEOUT_S = 5.0
 
@@ -42,11 +42,10 @@ class Gateway(Startable):
     """A gateway, with its data plane in Python alone or behind HAProxy. If it crashes, ``crashed`` has the
     error.
 
-    Args:
-        haproxy: the options of HAProxy, if it is used.
-        clients: the clients that may use it, and how fast; everybody if left out. If keys are needed, pages
-            of any site may send requests; else only pages of this server's own site.
-        push: makes what brings its metrics somewhere, if that is asked for.
+    Args: haproxy: the options of HAProxy, if it is used. clients: the clients that may use the gateway, and
+        their rates; None for no limits. If keys are needed,
+            pages of any site may send requests; else only pages of this server's own site.
+        push: makes the push of its metrics; None if metrics aren't pushed.
     """
 
     def __init__(
@@ -61,14 +60,12 @@ class Gateway(Startable):
         super().__init__()
         self._settings = settings
         self._clients = clients
-        own_site: Literal["", "any host", "local"] = "any host" if settings.no_auth else "local"
-        if clients is not None and clients.asked:
-            own_site = ""
         self._clock, self._limits, self._log = host.clock, host.limits, host.log
         self.crashed, self._tasks = host.crashed, host.tasks
         self.routes = Routes()
         self.view = View(host)
-        assigner = Assigner(host.coordinator, self.view, self.routes, foreign=settings.foreign)
+        placing = GatewayPlacing(self.routes, self.view.members, foreign=settings.foreign)
+        assigner = Assigner(host.coordinator, self.view, placing)
         self._forwarder = Forwarder(
             assigner,
             self.routes,
@@ -87,24 +84,16 @@ class Gateway(Startable):
         self._metrics = push(registry)
         self.plane: HaproxyPlane | None = None
         if haproxy is not None:
-            self.plane = HaproxyPlane(
-                haproxy, host, settings, self.routes, self.view, clients=clients, own_site=own_site
-            )
+            self.plane = HaproxyPlane(haproxy, host, settings, self.routes, self.view, clients)
         more = self.plane.metrics if self.plane is not None else None
         self.page = MetricsPage(settings.metrics, host.clock, registry, more=more)
-        middlewares = [self._connections.note, problems]
-        if self.plane is None:  # else HAProxy has checked the key already
-            if own_site:
-                middlewares.append(OwnSite(any_host=own_site == "any host").check)
-            if clients is not None:
-                middlewares.append(clients.admit)
-        python_plane = Plane(
+        python_plane = PythonPlane(
             self._forwarder,
             self.view,
             host.clock,
-            ready=self._not_ready,
+            not_ready=self._not_ready,
             max_body_bytes=settings.max_body_bytes,
-            middlewares=middlewares,
+            middlewares=[self._connections.note, problems, *self._checks()],
         )
         logs = settings.access_log and self.plane is None
         self._runner = web.AppRunner(
@@ -118,28 +107,37 @@ class Gateway(Startable):
         self._servers: list[asyncio.AbstractServer] = []
         self.address = ""
 
+    def _checks(self) -> list[Middleware]:
+        """Return the checks of a client's site, key and rate, which HAProxy makes itself."""
+        if self.plane is not None:
+            return []
+        keys = self._clients is not None and self._clients.need_keys
+        own_site = self._settings.own_site(keys=keys)
+        checks: list[Middleware] = [OwnSite(any_host=own_site == "any host").check] if own_site else []
+        return checks if self._clients is None else [*checks, self._clients.admit]
+
     def _not_ready(self) -> str:
-        return self._connections.trouble if self.view.members else "no node is there"
+        return self._connections.trouble if self.view.members else "no node is running"
 
     async def _start(self) -> None:
         try:
-            await self._look()
+            await self._read_members()
             self._listen()
             await self._serve()
             await self.page.serve()
         except BaseException:
             await self._close()
             raise
-        self._log.info("tells its metrics", url=self.page.url)
+        self._log.info("metrics page served", url=self.page.url)
         self.view.start()
         if self._clients is not None:
             self._tasks.repeat(self._clients.watch, self._clock, self._log)
-        self._tasks.repeat(self._keep_looking, self._clock, self._log)
+        self._tasks.repeat(self._keep_reading, self._clock, self._log)
         if self._metrics is not None:
             self._tasks.repeat(self._metrics.run, self._clock, self._log)
 
-    async def _look(self) -> None:
-        """Read the members: the first client must not be told that there is no node."""
+    async def _read_members(self) -> None:
+        """Read the members, so that the first client finds a node."""
         try:
             await self.view.refresh()
         except HoldfastError as error:
@@ -178,9 +176,9 @@ class Gateway(Startable):
         self.plane.listen(self._sockets)
         await self.plane.start()
 
-    async def _keep_looking(self) -> None:
-        """Read the members at intervals. No service reports changed loads, and some don't report memberships
-        that have lapsed."""
+    async def _keep_reading(self) -> None:
+        """Read the members at intervals: no service reports changed loads, and some don't report lapsed
+        memberships."""
         failures, backoff = 0, Backoff(self._limits.renew_s / 10, self._limits.renew_s)
         while True:
             try:
@@ -189,7 +187,7 @@ class Gateway(Startable):
             except HoldfastError as error:
                 failures += 1
                 pause_s = backoff.delay_s(failures, self._clock.random())
-                self._log.warning("could not read members; going on with those known", error=str(error))
+                self._log.warning("cannot read members", error=str(error), fix="none: known members stay")
             await self._clock.sleep(pause_s)
 
     async def _stop(self) -> None:
@@ -200,7 +198,7 @@ class Gateway(Startable):
         await self._forwarder.close()
 
     async def _close(self) -> None:
-        """Take no more requests, and answer those under way."""
+        """Take no new requests, and answer the others."""
         if self.plane is not None:
             for listening in self._sockets:
                 listening.close()
@@ -222,7 +220,7 @@ class GatewayMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return the numbers of routes, members and forwarded requests."""
         yield GaugeMetricFamily("holdfast_gateway_routes", "Routes known.", value=len(self._routes))
-        yield GaugeMetricFamily("holdfast_gateway_members", "Nodes that live.", value=len(self._view.members))
+        yield GaugeMetricFamily("holdfast_gateway_members", "Living nodes.", value=len(self._view.members))
         answers = CounterMetricFamily(
             "holdfast_gateway_answers", "Answers given to clients, by status.", labels=["status"]
         )

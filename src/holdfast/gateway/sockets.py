@@ -15,10 +15,9 @@ from holdfast.http import problem
 from holdfast.http.problem import RequestRefused
 
 WINDOW = 32
-"""The most frames of one camera that are under way."""
+"""The most unanswered frames of one camera."""
 
 HEARTBEAT_S = 30.0
-
 
 OF_TEXT = "X-Frame"
 """The header of a frame that came as text. If the stream's messages are JSON, the frame has its own seq, and
@@ -51,8 +50,9 @@ async def serve(request: web.Request, answer: Answer, max_body_bytes: int) -> we
     """Serve one camera until it leaves. The query gives the seq of the first frame (``seq``, 0) and the run
     of all (``run``, 0).
 
-    A frame that can't be read takes no number, because the next frame would wait for it. Only the stream's
-    node knows this of a text, so a frame that isn't text waits until all frames before it are answered."""
+    A frame that can't be read takes no number, because the next frame would wait for that number. Only the
+    stream's node knows whether it can read a text, so a binary frame waits until the texts before it are
+    answered."""
     try:
         seq = check_number(request.query.get("seq", "0"), "seq", SEQ_DIGITS)
         run = check_number(request.query.get("run", "0"), "run", RUN_DIGITS)
@@ -67,11 +67,11 @@ async def serve(request: web.Request, answer: Answer, max_body_bytes: int) -> we
     texts: list[asyncio.Task[SocketReply]] = []
     async with asyncio.TaskGroup() as group:
         group.create_task(_send_all(socket, answers))
-        async for said in socket:
-            if said.type not in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT):
+        async for message in socket:
+            if message.type not in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT):
                 break
-            of_text = said.type is aiohttp.WSMsgType.TEXT
-            body = said.data.encode() if of_text else said.data
+            of_text = message.type is aiohttp.WSMsgType.TEXT
+            body = message.data.encode() if of_text else message.data
             if texts and not of_text:
                 await asyncio.wait(texts)
             seq -= sum(not text.result().read for text in texts if text.done())
@@ -95,10 +95,9 @@ async def _answered(answer: Answer, frame: SocketFrame) -> SocketReply:
             raise InvalidMessage("the message is empty; send the frame in it")
         return await answer(frame)
     except HoldfastError as error:
-        told = problem.of(error)
-        return SocketReply(
-            msgspec.json.encode({"seq": frame.seq, "problem": told}), told.status not in UNREAD
-        )
+        failed = problem.of(error)
+        text = msgspec.json.encode({"seq": frame.seq, "problem": failed})
+        return SocketReply(text, failed.status not in UNREAD)
 
 
 async def _send_all(
@@ -106,10 +105,10 @@ async def _send_all(
 ) -> None:
     """Send results in the order of their frames. After the client has left, wait for them without sending."""
     while (task := await answers.get()) is not None:
-        said = await task
+        reply = await task
         if not socket.closed:
             try:
-                await socket.send_str(said.text.decode())
+                await socket.send_str(reply.text.decode())
             except (ConnectionError, RuntimeError):
                 continue
 

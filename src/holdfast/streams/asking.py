@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import zlib
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -22,8 +20,9 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Coordinator, Member
+from holdfast.ports.coordinator import Coordinator
 from holdfast.ports.peer import Peer
+from holdfast.rules.cluster.placement import readers
 
 TIMEOUT_S = 30.0
 LATE_S = 1.0
@@ -54,14 +53,6 @@ class QueryAnswer(msgspec.Struct, frozen=True):
 def fault_of(error: HoldfastError) -> str:
     """Return how nodes name an error of a query."""
     return next((fault for fault, kind in FAULTS.items() if isinstance(error, kind)), "unavailable")
-
-
-def readers(key: str, members: Iterable[Member], owner: str) -> list[Member]:
-    """Return the nodes that can answer queries of a full key: its ``owner`` first, which has its models, then
-    the others in an order by key, so that queries are spread."""
-    stream = key.partition("/")[0]
-    found = [member for member in members if stream in member.load.serves and not member.foreign]
-    return sorted(found, key=lambda member: (member.id != owner, zlib.crc32(f"{member.id} {key}".encode())))
 
 
 async def ask(

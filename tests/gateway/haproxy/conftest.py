@@ -48,6 +48,12 @@ class Setting:
         assert self.gateway.plane is not None
         return self.gateway.plane
 
+    @property
+    def pid(self) -> int:
+        """The process id of the HAProxy that takes new connections."""
+        assert self.plane.child is not None
+        return self.plane.child.pid
+
     async def send(
         self, key: str, n: int, path: str | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, Any]:

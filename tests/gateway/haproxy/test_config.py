@@ -3,12 +3,17 @@
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from holdfast.gateway.clients import Clients
 from holdfast.gateway.haproxy.binary import Build, find
 from holdfast.gateway.haproxy.config import ERRORS, HaproxyFiles, Settings, error_page, render
+from holdfast.gateway.listen import GatewaySettings
+from holdfast.system.clock import SystemClock
+from tests.cluster.fakes import Log
 
 OLD, NEW = Build("/x", (2, 8, 25)), Build("/x", (3, 2, 0), prometheus=True)
 
@@ -16,10 +21,10 @@ OLD, NEW = Build("/x", (2, 8, 25)), Build("/x", (3, 2, 0), prometheus=True)
 def settings(folder: Path, build: Build = OLD) -> Settings:
     return Settings(
         build=build,
-        files=HaproxyFiles(folder, 1),
+        files=HaproxyFiles.of(folder, 1),
+        gateway=GatewaySettings(host="", port=0, max_body_bytes=1000, no_auth=True),
         listeners=(3, 4),
         servers={"s1": "10.0.0.1:8300", "s2": None},
-        max_body_bytes=1000,
         connections_max=500,
     )
 
@@ -66,18 +71,25 @@ def test_numbers_are_told_where_it_can(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "more",
+    "more, serving",
     [
-        {},
-        {"limits": True, "per_s": 5},
-        {"authorized": True, "access_log": True, "replay_bytes": 1 << 20, "only": "-a_stream.of~mine"},
+        ({}, {}),
+        ({"clients": Clients(None, SystemClock(), Log(), per_s=5)}, {}),
+        (
+            {"replay_bytes": 1 << 20, "only": "-a_stream.of~mine"},
+            {"secret": "s", "access_log": True, "no_auth": False},
+        ),
     ],
 )
-def test_haproxy_takes_it_without_a_warning(tmp_path: Path, more: dict[str, object]) -> None:
+def test_haproxy_takes_it_without_a_warning(
+    tmp_path: Path, more: dict[str, object], serving: dict[str, Any]
+) -> None:
     build = find()
     if build is None:
         pytest.skip("no HAProxy is here")
-    made = msgspec.structs.replace(settings(tmp_path, build), listeners=(), **more)
+    made = settings(tmp_path, build)
+    gateway = msgspec.structs.replace(made.gateway, **serving)
+    made = msgspec.structs.replace(made, gateway=gateway, listeners=(), **more)
     for file in (
         made.files.routes,
         made.files.recent,

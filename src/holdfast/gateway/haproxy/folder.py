@@ -16,26 +16,25 @@ LOCK = "lock"
 
 
 class Folder:
-    """A folder that only this user can enter. When it is made, folders that killed gateways have left are
-    deleted."""
+    """A folder that only this user can enter. Its maker deletes the folders of gateways that were killed."""
 
     def __init__(self) -> None:
         _sweep(Path(tempfile.gettempdir()))
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))  # of mode 0700
-        made = self.path / f"{LOCK}.new"
-        self._lock = os.open(made, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        new = self.path / f"{LOCK}.new"
+        self._lock = os.open(new, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._hidden: dict[str, int] = {}
         self._closed = False
-        made.rename(self.path / LOCK)  # so that no folder is ever without a lock
+        new.rename(self.path / LOCK)  # renamed, so that no other gateway sees an unlocked folder
 
     @property
     def descriptors(self) -> Collection[int]:
-        """The file descriptors that processes must inherit to read what is hidden."""
+        """The file descriptors that processes inherit to read the hidden secrets."""
         return self._hidden.values()
 
     def close(self) -> None:
-        """Delete the folder, unless that is done."""
+        """Delete the folder, once."""
         if self._closed:
             return
         self._closed = True
@@ -44,8 +43,8 @@ class Folder:
             os.close(descriptor)
 
     def hide(self, text: str, name: str) -> str:
-        """Return a path at which processes that inherit ``descriptors`` can read a secret, the last one of
-        this name. On Linux it is only in memory, and ends with them; elsewhere it is in a file here."""
+        """Return a path where processes that inherit ``descriptors`` read the latest secret of this name. On
+        Linux the secret is only in memory; elsewhere it is in a file of this folder."""
         if sys.platform != "linux":
             file = self.path / name
             file.touch(mode=0o600)
@@ -59,8 +58,7 @@ class Folder:
 
 
 def _sweep(parent: Path) -> None:
-    """Delete this user's folders that no process has locked. The kernel frees a lock when its process
-    ends."""
+    """Delete this user's unlocked folders. The kernel frees a lock when its process ends."""
     for folder in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             if folder.lstat().st_uid != os.geteuid():

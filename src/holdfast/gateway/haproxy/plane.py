@@ -1,5 +1,5 @@
-"""The data plane in HAProxy. It brings requests of known streams to their owners, and all others to the
-fallback, the data plane in Python, which always finds the right node."""
+"""The data plane in HAProxy. It sends requests of known streams to their owners, and all others to the
+fallback: the data plane in Python, which always finds the right node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import socket
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -39,20 +38,20 @@ from holdfast.gateway.haproxy.process import HaproxyProcess
 from holdfast.gateway.haproxy.servers import SERVERS_MIN, BackendServers
 from holdfast.gateway.haproxy.table import RouteMaps, is_plain, map_key
 from holdfast.gateway.listen import GatewaySettings
-from holdfast.gateway.routes import GatewayRoute, Routes
 from holdfast.http.serving import allow_files
 from holdfast.http.watched_files import LOOK_S, WatchedFiles
+from holdfast.rules.cluster.gateway import GatewayRoute, Routes
 
 BATCH_S = 0.005
-"""How long changes are gathered before HAProxy gets them in one update."""
+"""Seconds in which changes are gathered for one update of HAProxy."""
 
 CLOSE_TIMEOUT_S = 5.0
-FILES_BESIDE = 1000
-"""How many open files HAProxy needs beside two per connection."""
+OTHER_FILES = 1000
+"""Open files of HAProxy in addition to two per connection."""
 
 
 class HaproxyOptions(msgspec.Struct, frozen=True):
-    """The options of HAProxy; :class:`~holdfast.gateway.haproxy.config.Settings` describes them."""
+    """The options of HAProxy, see :class:`~holdfast.gateway.haproxy.config.Settings`."""
 
     build: Build
     replay_bytes: int = REPLAY_BYTES
@@ -67,11 +66,10 @@ class HaproxyPlane(Startable):
         child: the HAProxy that takes new connections, while one runs.
 
     Args:
-        routes, view: the routes and members that it gets.
-        host: the gateway's host. The gateway ends if HAProxy can't be updated any more.
+        host: the gateway's host. The gateway ends if HAProxy can't be updated.
         gateway: how the gateway serves its clients.
-        clients: the clients that may use it, and how fast.
-        own_site: the sites whose pages may use it, see :class:`~holdfast.gateway.haproxy.config.Settings`.
+        routes, view: the routes and members for HAProxy.
+        clients: the clients that may use the gateway, and their rates.
     """
 
     def __init__(
@@ -81,9 +79,7 @@ class HaproxyPlane(Startable):
         gateway: GatewaySettings,
         routes: Routes,
         view: View,
-        *,
         clients: Clients | None = None,
-        own_site: Literal["", "any host", "local"] = "",
     ) -> None:
         super().__init__()
         self._options = options
@@ -92,7 +88,6 @@ class HaproxyPlane(Startable):
         self._clock, self._log = host.clock, host.log
         self._gateway = gateway
         self._clients = clients
-        self._own_site: Literal["", "any host", "local"] = own_site
         self._tasks = Tasks(host.crash)
         self._backoff = Backoff(0.05, 5.0)
         self._folder = Folder()
@@ -113,21 +108,15 @@ class HaproxyPlane(Startable):
     @property
     def fallback(self) -> Path:
         """The socket where the data plane in Python must listen."""
-        return self._files(0).fallback
-
-    @property
-    def pid(self) -> int:
-        """The process id of HAProxy."""
-        assert self.child is not None
-        return self.child.pid
+        return HaproxyFiles.of(self._folder.path, 0).fallback
 
     def listen(self, sockets: Sequence[socket.socket]) -> None:
-        """Set the listening sockets for clients, before the start. This process keeps them open too, so that
-        clients which connect while HAProxy is replaced or dead wait a moment and are then served."""
+        """Set the listening sockets for clients, before the start. This process keeps them open too: clients
+        that connect while HAProxy is replaced or dead wait until the next one serves them."""
         self._sockets = sockets
 
     async def metrics(self) -> bytes:
-        """Return HAProxy's own metrics, for Prometheus; empty if it has none."""
+        """Return HAProxy's own metrics for Prometheus; empty without any."""
         if self.child is None or not self._options.build.prometheus:
             return b""
         with contextlib.suppress(HoldfastError):
@@ -135,17 +124,17 @@ class HaproxyPlane(Startable):
         return b""
 
     async def stop(self) -> None:
-        """Stop in order, and delete the folder, which is there also where it was never started."""
+        """Stop, and delete the folder, which exists even before the start."""
         await super().stop()
         self._folder.close()
 
     async def _start(self) -> None:
         certificates = self._certificate_files()
-        self._hide_certificates()
+        self._copy_certificates()
         if certificates is not None:
             self._tasks.repeat(partial(self._watch_certificates, certificates), self._clock, self._log)
-        await self._welcome()
-        self._note_only()
+        await self._assign_servers()
+        self._update_only()
         self._table.update(self._changes(dict(self._routes)))
         self.child = await self._start_child()
         self._routes.news = self._news.set
@@ -167,35 +156,25 @@ class HaproxyPlane(Startable):
 
     # --- the process
 
-    def _files(self, number: int) -> HaproxyFiles:
-        return HaproxyFiles(self._folder.path, number)
-
     async def _start_child(self) -> HaproxyProcess:
-        """Start a HAProxy with everything that is known now."""
+        """Start a HAProxy with the current configuration."""
         self._started += 1
-        files = self._files(self._started)
+        files = HaproxyFiles.of(self._folder.path, self._started)
         fds = tuple(listening.fileno() for listening in self._sockets)
-        peer_tls = self._gateway.peer_tls
-        open_files = allow_files(2 * self._gateway.max_connections + FILES_BESIDE)
-        fit = (open_files - min(FILES_BESIDE, open_files // 2)) // 2
+        open_files = allow_files(2 * self._gateway.max_connections + OTHER_FILES)
+        fit = (open_files - min(OTHER_FILES, open_files // 2)) // 2
         settings = Settings(
             build=self._options.build,
             files=files,
+            gateway=self._gateway,
             listeners=fds,
             servers=self._servers.addresses(),
-            max_body_bytes=self._gateway.max_body_bytes,
             connections_max=min(self._gateway.max_connections, fit),
+            clients=self._clients,
             replay_bytes=self._options.replay_bytes,
             only=self._only,
             certificate=self._certificate,
-            authorized=self._gateway.secret is not None,
             peer_ca=self._peer_ca,
-            peer_name=(peer_tls.name or "") if peer_tls is not None else "",
-            access_log=self._gateway.access_log,
-            asks=self._clients is not None and self._clients.asked,
-            limits=self._clients is not None and self._clients.limits,
-            per_s=self._clients.per_s if self._clients is not None else 0,
-            own_site=self._own_site,
         )
         known = [] if self._clients is None else list(self._clients)
         _write(files.clients, "".join(f"{client.digest} {client.name}\n" for client in known))
@@ -205,7 +184,7 @@ class HaproxyPlane(Startable):
         _write(files.routes, "".join(f"{key} {server}\n" for key, server in self._table.routes()))
         _write(files.recent, "")
         _write(files.refused, "")
-        for status in ERRORS:  # each time, for what is old in a folder for temporary files may be deleted
+        for status in ERRORS:  # each time: a cleaner of temporary files may have deleted them
             _write(files.error(status), error_page(status))
         _write(files.config, render(settings))
         secret = {AUTHORIZATION: f"Bearer {self._gateway.secret}"} if self._gateway.secret is not None else {}
@@ -213,19 +192,18 @@ class HaproxyPlane(Startable):
         child = await HaproxyProcess.start(
             self._options.build, files, inherited, secret, self._clock, self._log
         )
-        self._tasks.repeat(partial(self._look_after, child), self._clock, self._log)
+        self._tasks.repeat(partial(self._restart, child), self._clock, self._log)
         return child
 
-    async def _look_after(self, child: HaproxyProcess) -> None:
-        """Start another when this one dies."""
+    async def _restart(self, child: HaproxyProcess) -> None:
+        """Start another process when this one dies."""
         code = await asyncio.shield(child.ended)
         self._finishing.discard(child)
-        for file in child.files.own:
-            file.unlink(missing_ok=True)
+        child.files.remove()
         failures = 0
         while child is self.child:
             failures += 1
-            self._log.error("HAProxy ended; starting it again", code=code, failures=failures)
+            self._log.error("HAProxy ended", code=code, failures=failures, fix="none: it is started again")
             await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
             try:
                 async with self._lock:
@@ -235,7 +213,7 @@ class HaproxyPlane(Startable):
                 self.restarts += 1
                 self._news.set()
             except ConfigError as error:
-                self._log.error("HAProxy does not start", error=str(error))
+                self._log.error("cannot start HAProxy", error=str(error))
 
     async def reload(self) -> None:
         """Replace HAProxy by one with a new configuration. The old one serves its clients to the end."""
@@ -243,7 +221,7 @@ class HaproxyPlane(Startable):
             await self._reload()
 
     async def _reload(self) -> None:
-        self._outdated = False  # before it is begun: what changes meanwhile is for the next one
+        self._outdated = False  # before the start: later changes are for the next process
         try:
             old, self.child = self.child, await self._start_child()
         except BaseException:
@@ -254,7 +232,7 @@ class HaproxyPlane(Startable):
             self._finishing.add(old)
             old.finish()
 
-    # --- what it is told
+    # --- updates
 
     async def _watch_members(self) -> None:
         while True:
@@ -263,14 +241,14 @@ class HaproxyPlane(Startable):
             self._news.set()
 
     def _certificate_files(self) -> WatchedFiles | None:
-        """The files of TLS, if there is any."""
+        """Return the TLS files; None without any."""
         tls, peer_tls = self._gateway.tls, self._gateway.peer_tls
         paths = [*([tls.cert, tls.key] if tls is not None else []), *([peer_tls.ca] if peer_tls else [])]
         return WatchedFiles(*paths) if paths else None
 
-    def _hide_certificates(self) -> None:
-        """Have the next HAProxy read what the files of TLS hold now. It gets copies, so that what is wrong in
-        them keeps none from starting. Raises ConfigError."""
+    def _copy_certificates(self) -> None:
+        """Copy the TLS files for the next HAProxy, once they are checked: a wrong file must not keep HAProxy
+        from starting. Raises ConfigError."""
         tls, peer_tls = self._gateway.tls, self._gateway.peer_tls
         pem = tls.pem() if tls is not None else ""
         authorities = peer_tls.authorities() if peer_tls is not None else ""
@@ -280,22 +258,26 @@ class HaproxyPlane(Startable):
             self._peer_ca = self._folder.hide(authorities, "authorities")
 
     async def _watch_certificates(self, files: WatchedFiles) -> None:
-        """Replace HAProxy when the files of TLS change. Those that are wrong change nothing."""
+        """Replace HAProxy when the TLS files change. Wrong files change nothing."""
         wrong = ""
         while True:
             await self._clock.sleep(LOOK_S)
             if not (files.changed or wrong):
                 continue
             try:
-                async with self._lock:  # no HAProxy that starts reads half of one
-                    self._hide_certificates()
+                async with self._lock:  # no HAProxy must read half of a file
+                    self._copy_certificates()
             except ConfigError as error:
                 if str(error) != wrong:
                     wrong = str(error)
-                    self._log.error("certificates can't be read again; those before stay", error=wrong)
+                    self._log.error(
+                        "cannot read certificates",
+                        error=wrong,
+                        fix="repair the files; the previous ones stay",
+                    )
                 continue
             wrong = ""
-            self._log.info("certificates read again")
+            self._log.info("certificates read")
             self._outdate()
 
     async def _keep_up(self) -> None:
@@ -307,38 +289,38 @@ class HaproxyPlane(Startable):
                 async with self._lock:
                     if self._outdated:
                         await self._reload()
-                    await self._tell()
+                    await self._update()
                 failures = 0
             except HoldfastError as error:
-                # It isn't known what HAProxy has got, so start one that begins with everything.
+                # HAProxy may have taken a part of the update: start one with everything.
                 failures += 1
-                self._log.warning("HAProxy could not be updated; replacing it", error=str(error))
+                self._log.warning("cannot update HAProxy", error=str(error), fix="none: it is replaced")
                 await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
                 self._outdate()
             await self._clock.sleep(BATCH_S)
 
     def _outdate(self) -> None:
-        """Have HAProxy replaced, by another try if it doesn't start."""
+        """Have HAProxy replaced; a failed start is tried again."""
         self._outdated = True
         self._news.set()
 
-    async def _tell(self) -> None:
-        """Update HAProxy with what changed. A late update does no harm: nodes check every request, and the
-        fallback brings refused ones to their owner."""
+    async def _update(self) -> None:
+        """Update HAProxy with the changes. A late update does no harm: nodes check every request, and the
+        fallback forwards a refused one to its owner."""
         assert self.child is not None
         files = self.child.files
         for name in self._servers.left(self._view.members):
-            # Requests that still wait for an answer there are sent again, by the fallback.
+            # The fallback sends requests again that wait for an answer of this server.
             for server in _servers(name):
                 await admin.order(files.admin, f"set server {server} state maint")
                 await admin.order(files.admin, f"shutdown sessions server {server}")
-        come, grown = await self._welcome()
-        if self._note_only():
+        come, grown = await self._assign_servers()
+        if self._update_only():
             self._table = RouteMaps()
             self._table.update(self._changes(dict(self._routes)))
             await self._reload()
             return
-        edit = self._table.update(self._changes(self._news_of(come)))
+        edit = self._table.update(self._changes(self._new_routes(come)))
         if grown:
             await self._reload()
             return
@@ -356,9 +338,9 @@ class HaproxyPlane(Startable):
             await admin.change(files.admin, files.recent, edit.changed)
         await admin.order(files.admin, f"clear map {files.refused}")
 
-    async def _welcome(self) -> tuple[dict[str, str], bool]:
-        """Return servers for new members, and whether more servers had to be made. A member whose name can't
-        be resolved here is reached through the fallback, if at all."""
+    async def _assign_servers(self) -> tuple[dict[str, str], bool]:
+        """Return servers for new members, and whether the number of servers grew. Requests for a member whose
+        name this machine can't resolve go through the fallback."""
         come: dict[str, str] = {}
         count = self._servers.count
         for member in list(self._view.members.values()):
@@ -368,8 +350,8 @@ class HaproxyPlane(Startable):
                 come[member.id] = self._servers.take(member.id, address)
         return come, self._servers.count > count
 
-    def _news_of(self, come: Mapping[str, str]) -> dict[str, GatewayRoute | None]:
-        """Return the routes that changed, and those to members that are new (``come``)."""
+    def _new_routes(self, come: Mapping[str, str]) -> dict[str, GatewayRoute | None]:
+        """Return the changed routes, and the routes to new members (``come``)."""
         routes: dict[str, GatewayRoute | None] = self._routes.changed()
         if come:
             routes |= {key: route for key, route in self._routes if route.member in come}
@@ -383,8 +365,8 @@ class HaproxyPlane(Startable):
                 changes[key] = self._servers.get(route.member) if route is not None else None
         return changes
 
-    def _note_only(self) -> bool:
-        """Note the only declared stream; return True if it changed. It is kept while no node lives."""
+    def _update_only(self) -> bool:
+        """Note the only declared stream; return True if it changed. It stays while no node lives."""
         declared = {name for member in self._view.members.values() for name in member.load.serves}
         only = next(iter(declared)) if len(declared) == 1 else None
         if only is not None and not is_plain(only):

@@ -1,4 +1,4 @@
-"""HAProxy as a child process, which ends when this process ends."""
+"""HAProxy as a child process that ends with this process."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from holdfast.ports.clock import Clock
 from holdfast.system.interpreter import not_run
 
 READY_TIMEOUT_S = 20.0
-LOOK_S = 0.01
-SAID_LINES = 20
+READY_CHECK_S = 0.01
+LINES_KEPT = 20
 
 PROGRAM = """
 import ctypes, os, signal, sys
@@ -31,8 +31,8 @@ if sys.platform == "linux":
         os._exit(1)
 os.execv(path, [path, *arguments])
 """
-"""Starts HAProxy so that, on Linux, the kernel ends it with its parent, and so that signals from the terminal
-go only to the parent."""
+"""Starts HAProxy in a process group of its own, so that signals from the terminal don't reach it. On Linux
+the kernel ends it with its parent."""
 
 
 class HaproxyProcess:
@@ -42,8 +42,8 @@ class HaproxyProcess:
         self.files = files
         self._process = process
         self._log = log
-        self._said: list[str] = []
-        self._listening = asyncio.create_task(self._listen())
+        self._lines: list[str] = []
+        self._reading = asyncio.create_task(self._read())
         self.ended: asyncio.Task[int] = asyncio.create_task(self._end())
 
     @classmethod
@@ -56,7 +56,8 @@ class HaproxyProcess:
         clock: Clock,
         log: Any,
     ) -> HaproxyProcess:
-        """Start it after its files are written; returns when it serves. Raises ConfigError if it doesn't."""
+        """Start HAProxy after its files are written; return when it serves. Raises ConfigError if it
+        doesn't."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         arguments = [str(os.getpid()), build.path, "-db", "-f", str(files.config)]
         try:
@@ -85,34 +86,32 @@ class HaproxyProcess:
                 return
             except HoldfastError:
                 if self.ended.done() or clock.monotonic() > deadline:
-                    raise ConfigError(f"HAProxy does not start: {' | '.join(self._said)}") from None
-            await clock.sleep(LOOK_S)
+                    raise ConfigError(f"HAProxy does not start: {' | '.join(self._lines)}") from None
+            await clock.sleep(READY_CHECK_S)
 
-    async def _listen(self) -> None:
+    async def _read(self) -> None:
         assert self._process.stderr is not None
         async for line in self._process.stderr:
             text = line.decode(errors="replace").strip()
-            self._said = [*self._said[1 - SAID_LINES :], text]
+            self._lines = [*self._lines[1 - LINES_KEPT :], text]
             if text:
-                tell = self._log.error if text.startswith("[ALERT]") else self._log.debug
-                tell("HAProxy says", text=text)
+                log = self._log.error if text.startswith("[ALERT]") else self._log.debug
+                log("HAProxy output", text=text)
 
     async def _end(self) -> int:
         code = await self._process.wait()
-        await self._listening
+        await self._reading
         return code
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     def finish(self) -> None:
-        """Let it take no new connections, and end after the last one has closed."""
+        """Have HAProxy take no new connections, and end after the last one has closed."""
         self._signal(signal.SIGUSR1)
 
     def kill(self) -> None:
-        """Kill it."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:

@@ -1,5 +1,5 @@
 """Assigns HAProxy's servers to nodes. The servers are configured in advance, and get addresses when nodes
-come."""
+join."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ SERVERS_MIN = 16
 
 
 class BackendServers:
-    """The servers by member. A server that becomes free is reused as late as possible, when no route leads to
-    it any more."""
+    """The servers by member. A free server is reused as late as possible, so that no old route leads to
+    it."""
 
     def __init__(self, count: int = SERVERS_MIN) -> None:
         self._free = deque(_name(number) for number in range(1, count + 1))
@@ -24,12 +24,12 @@ class BackendServers:
         return self._taken.get(member)
 
     def address(self, name: str) -> str | None:
-        """Return the address of a server that a member has."""
+        """Return the address of a member's server."""
         return self._addresses.get(name)
 
     def take(self, member: str, address: str) -> str:
-        """Assign a server to a member with the address ``ip:port``. If none is free, the number of servers is
-        doubled; HAProxy gets the new ones only with a new configuration."""
+        """Assign a server to a member with the address ``ip:port``. If none is free, their number doubles;
+        HAProxy learns the new ones only from a new configuration."""
         if not self._free:
             self._free.extend(map(_name, range(self.count + 1, 2 * self.count + 1)))
             self.count *= 2

@@ -12,23 +12,22 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.gateway.haproxy.config import NOBODY
-from holdfast.gateway.node_routes import PATH
+from holdfast.gateway.haproxy.config import NO_SERVER
+from holdfast.gateway.request_format import MESSAGES
 
 RECENT_MAX = 2000
 SAFE = "!()*+,:=@"
-"""Further characters that a path may hold unescaped (RFC 3986), without those that have a meaning in
-HAProxy's runtime API."""
+"""Further unescaped characters of a path (RFC 3986), without the special ones of HAProxy's runtime API."""
 
 
 def map_key(full_key: str, only: str | None = None) -> str | None:
     """Return a stream's key in the maps: the path as clients commonly write it, with the name of the declared
-    stream as its query, unless that is the ``only`` one. Requests that write it differently are in no map.
-    None if the key would be ambiguous."""
+    stream as its query, unless that is the ``only`` one; None for an ambiguous key. The fallback serves
+    requests that write it differently."""
     stream, _, key = full_key.partition("/")
     if not is_plain(stream) or key in (".", ".."):
         return None
-    path = f"{PATH}{quote(key, safe=SAFE)}"
+    path = f"{MESSAGES}{quote(key, safe=SAFE)}"
     return path if stream == only else f"{path}?stream={stream}"
 
 
@@ -38,19 +37,17 @@ def is_plain(stream: str) -> bool:
 
 
 class Edit(msgspec.Struct):
-    """A change to the maps: either these entries, or ``rewrite`` all of ``routes`` and empty ``recent``."""
+    """A change to the maps: entries that are ``new`` in ``routes``, new in ``recent``, or ``changed`` in
+    ``recent``; or with ``rewrite`` a rewrite of all ``routes``, which empties ``recent``."""
 
     new: dict[str, str] = {}
-    """Entries to add to ``routes``."""
     recent: dict[str, str] = {}
-    """Entries to add to ``recent``."""
     changed: dict[str, str] = {}
-    """Entries to change in ``recent``."""
     rewrite: bool = False
 
 
 class RouteMaps:
-    """The contents of both maps."""
+    """The contents of the maps ``routes`` and ``recent``."""
 
     def __init__(self, recent_max: int = RECENT_MAX) -> None:
         self._recent_max = recent_max
@@ -58,14 +55,14 @@ class RouteMaps:
         self._recent: dict[str, str] = {}
 
     def __len__(self) -> int:
-        return sum(server != NOBODY for server in self._recent.values()) + sum(
+        return sum(server != NO_SERVER for server in self._recent.values()) + sum(
             key not in self._recent for key in self._routes
         )
 
     def get(self, key: str) -> str | None:
         """Return the server of a key."""
         server = self._recent.get(key) or self._routes.get(key)
-        return None if server == NOBODY else server
+        return None if server == NO_SERVER else server
 
     def update(self, changes: Mapping[str, str | None]) -> Edit:
         """Take new servers by key, None for keys without a route. Returns the change for HAProxy."""
@@ -74,9 +71,9 @@ class RouteMaps:
             if self.get(key) == server:
                 continue
             if key in self._recent:
-                self._recent[key] = edit.changed[key] = server or NOBODY
+                self._recent[key] = edit.changed[key] = server or NO_SERVER
             elif key in self._routes:
-                self._recent[key] = edit.recent[key] = server or NOBODY
+                self._recent[key] = edit.recent[key] = server or NO_SERVER
             elif server is not None:
                 self._routes[key] = edit.new[key] = server
         edit.rewrite = len(self._recent) > self._recent_max
@@ -87,7 +84,7 @@ class RouteMaps:
     def fold(self) -> None:
         """Move everything into ``routes``, and empty ``recent``."""
         for key, server in self._recent.items():
-            if server == NOBODY:
+            if server == NO_SERVER:
                 self._routes.pop(key, None)
             else:
                 self._routes[key] = server

@@ -10,6 +10,7 @@ tie-break: highest random weight hashing (Thaler and Ravishankar, 1998).
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
@@ -199,6 +200,14 @@ def choose(
         ranks.setdefault((load.is_full, share), []).append(member)
     # A weight takes longer than all of the above, so only the best are weighed.
     return max(ranks[min(ranks)], key=lambda member: _weight(key, member.id)) if ranks else None
+
+
+def readers(key: str, members: Iterable[Member], owner: str) -> list[Member]:
+    """Return the members that can answer queries of a full key: its ``owner`` first, which has its models
+    loaded, then the others in an order by key, so that queries spread."""
+    stream = key.partition("/")[0]
+    found = [member for member in members if stream in member.load.serves and not member.foreign]
+    return sorted(found, key=lambda member: (member.id != owner, zlib.crc32(f"{member.id} {key}".encode())))
 
 
 def shortage(key: str, members: Iterable[Member]) -> str:
