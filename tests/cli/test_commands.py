@@ -338,8 +338,8 @@ def test_streams_are_paused_resumed_skipped_and_reset(holdfast: Any, arrange: An
     assert (paused["parked"], paused["epoch"], paused["told"]) == ("paused", 2, "")
     arrange(bury)
     outcome = holdfast("streams", "resume", KEY)
-    assert "1 dead letter sent to the queue again" in outcome.out
-    assert "detect/cam-1: free to run; run 0, seq 2; epoch 3" in outcome.out
+    assert "detect/cam-1 goes on; 1 dead letter sent to its queue again" in outcome.out
+    assert "it stands at run 0, seq 2, epoch 3" in outcome.out
     (skipped,) = holdfast("streams", "skip", KEY, "--through", "9", "--json").lines
     assert (skipped["seq"], skipped["skipped"]) == (9, 7)
     (kept,) = holdfast("streams", "reset", KEY, "--keep-place", "--yes", "--json").lines
@@ -352,7 +352,7 @@ def test_streams_are_paused_resumed_skipped_and_reset(holdfast: Any, arrange: An
 def test_a_run_without_a_seq_in_it_skips_nothing(holdfast: Any, arrange: Any) -> None:
     arrange(commit)
     refused = holdfast("streams", "skip", KEY, "--run", "3")
-    assert (refused.code, "run 3 says in which run 'through' is; give both" in refused.err) == (1, True)
+    assert (refused.code, "'run' says in which run 'through' is; give both" in refused.err) == (2, True)
     (paused,) = holdfast("streams", "pause", KEY, "--json").lines
     assert (paused["run"], paused["seq"], paused["skipped"]) == (0, 2, 0)
 
@@ -635,7 +635,10 @@ def test_pending_effects_are_listed_and_dropped_to_the_dead_letters(holdfast: An
     ]
     for wrong in ([KEY, "--all"], [KEY, "--yes"], [KEY, "--yes", "--all", "--target", "alerts"]):
         assert holdfast("streams", "drop-effects", *wrong).code == 2
-    assert "1 effect moved to" in holdfast("streams", "drop-effects", KEY, "--target", "alerts", "--yes").out
+    assert (
+        f"1 effect of {KEY} moved to"
+        in holdfast("streams", "drop-effects", KEY, "--target", "alerts", "--yes").out
+    )
     assert holdfast("streams", "drop-effects", KEY, "--target", "alerts", "--yes").code == 1
     assert holdfast("streams", "effects", "detect/none").code == 1
     assert [effect["refused"] for effect in holdfast("streams", "effects", KEY, "--json").lines] == [
@@ -657,7 +660,10 @@ def test_effects_are_dropped_by_the_target_that_is_shown(holdfast: Any, arrange:
 
     arrange(send)
     assert holdfast("streams", "effects", KEY, "--json").lines[0]["target"] == HIDDEN
-    assert "1 effect moved to" in holdfast("streams", "drop-effects", KEY, "--target", said, "--yes").out
+    assert (
+        f"1 effect of {KEY} moved to"
+        in holdfast("streams", "drop-effects", KEY, "--target", said, "--yes").out
+    )
 
 
 def test_the_dead_letter_of_an_effect_is_shown_without_the_secrets_of_its_target(

@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from holdfast.cli import output
+from holdfast.cli.actions import command
 from holdfast.cli.auditing import audited
 from holdfast.cli.names import NodeName
 from holdfast.cli.options import DEFAULTS, Json, Options
@@ -15,25 +16,7 @@ from holdfast.common.wording import duration
 from holdfast.operate import nodes, streams
 from holdfast.operate.explanation import explain
 
-Key = Annotated[str, Parameter(help="The full key: STREAM/KEY.", show_default=False)]
-
-
-async def move(key: Key, /, *, to: NodeName, options: Options = DEFAULTS) -> None:
-    """Bring a stream to another node. It warms up there first; nothing waits meanwhile.
-
-    ```
-    holdfast move frames/cam-1 --to node-2
-    ```
-
-    Args:
-        to: Name of the node, or its membership.
-    """
-    async with options.services(reads_only=True) as services, audited(services, "move", key, {"to": to}):
-        moved = await streams.move(services, key, to)
-    if moved.was_there:
-        output.say(f"{key} is on {moved.target} already")
-    else:
-        output.say(f"{key} moves from {moved.source} to {moved.target}")
+move = command(streams.move)
 
 
 async def drain(

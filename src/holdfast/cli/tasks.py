@@ -306,7 +306,7 @@ async def cancel(
     trace_id: Trace,
     /,
     *,
-    reason: str = "by an operator",
+    reason: str = tasks.DEFAULT_REASON,
     options: Options = DEFAULTS,
 ) -> None:
     """Have a task end: at once if it waits, within seconds if it runs. Its brief says FAILED, and why.

@@ -28,14 +28,15 @@ from holdfast.common.lazy import exports
 
 if TYPE_CHECKING:
     from holdfast.console.api.lists import Limit, shown
-    from holdfast.console.api.operations import Call, NoFields, Operation
+    from holdfast.console.api.operations import Call, Operation
+    from holdfast.operate.actions import NoFields
 else:  # A node needs no console.
     __getattr__ = exports(
         __name__,
         {
             "Call": "holdfast.console.api.operations",
             "Limit": "holdfast.console.api.lists",
-            "NoFields": "holdfast.console.api.operations",
+            "NoFields": "holdfast.operate.actions",
             "Operation": "holdfast.console.api.operations",
             "shown": "holdfast.console.api.lists",
         },

@@ -7,16 +7,20 @@ can't be reached, it notices at its next commit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from holdfast.common.acts import Effect
 from holdfast.common.message import Place
 from holdfast.common.protocol import Move
 from holdfast.common.redaction import redact
-from holdfast.errors import NotKnown, OperationRefused
+from holdfast.common.wording import counted
+from holdfast.errors import InvalidMessage, NotKnown
+from holdfast.operate.actions import Action, Done, NoFields
 from holdfast.operate.nodes import ask, named, owner_of
 from holdfast.operate.records import Shows, body, moment, split_key
 from holdfast.operate.survey import target_errors
@@ -28,6 +32,8 @@ from holdfast.wiring.services import Services
 
 NAMES_MAX = 100
 """The most identities that are read to find a stream's latest results: some messages are skipped."""
+
+Seq = Annotated[int, Meta(ge=0)]
 
 
 class StreamRecord(msgspec.Struct):
@@ -57,57 +63,211 @@ class MovedStream(msgspec.Struct):
     was_there: bool = False
 
 
-async def pause(services: Services, key: str) -> StreamRecord:
-    """Stop a stream where it stands. Raises OperationRefused."""
-    told = _teller(services)
-    return await told(await operations.pause(services.state(), key))
+class Skip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The messages to skip: the head, or all of ``run`` up to the seq ``through``."""
+
+    through: Annotated[
+        Seq | None,
+        Meta(
+            title="Through seq (empty: only the head)",
+            description="The last seq to skip, even if its message has yet to come. Default: only the message"
+            " at the head.",
+        ),
+    ] = None
+    run: Annotated[
+        Seq | None,
+        Meta(
+            title="Of run (empty: the current one)",
+            description="The run in which 'through' counts. Default: the current one.",
+        ),
+    ] = None
 
 
-async def resume(services: Services, key: str) -> tuple[StreamRecord, int]:
-    """Let a parked stream go on. Returns it, and how many of its ``parked`` dead letters were sent to the
-    queue again. Raises OperationRefused."""
-    told, queue = _teller(services), services.queue(split_key(key)[0])
-    checkpoint, sent = await operations.resume(services.state(), queue, key)
-    return await told(checkpoint), sent
+class Reset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The parts of a stream to delete."""
+
+    keep_place: Annotated[
+        bool,
+        Meta(title="Keep the place", description="Delete only the state; the stream continues at its place."),
+    ] = False
 
 
-async def skip(
-    services: Services, key: str, through: int | None = None, run: int | None = None
-) -> StreamRecord:
-    """Pass over the message at the head, or all of ``run`` up to the seq ``through``. Raises
-    OperationRefused."""
-    if run is not None and through is None:
-        raise OperationRefused(f"{key}: run {run} says in which run 'through' is; give both")
-    told = _teller(services)
-    return await told(await operations.skip(services.state(), key, through, run))
+class MoveTo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The node to move to."""
+
+    to: Annotated[
+        str,
+        Meta(
+            min_length=1, max_length=512, title="Move to", description="Name of the node, or its membership."
+        ),
+    ]
 
 
-async def reset(services: Services, key: str, *, keep_place: bool = False) -> StreamRecord:
-    """Forget a stream's state, and unless ``keep_place`` its place too. Raises OperationRefused."""
-    told = _teller(services)
-    return await told(await operations.reset(services.state(), key, keep_place=keep_place))
+class DropEffects(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The pending effects to give up: those with these ids, those for a target, or all."""
+
+    ids: Annotated[
+        list[str],
+        Meta(max_length=1000, description="Ids of effects, as `holdfast streams effects` lists them."),
+    ] = []
+    target: Annotated[
+        str, Meta(max_length=2000, description="The target, as `holdfast streams effects` shows it.")
+    ] = ""
+    all: Annotated[bool, Meta(description="All pending effects.")] = False
 
 
-async def drop_effects(
-    services: Services, key: str, ids: Collection[str] = (), target: str = ""
-) -> tuple[StreamRecord, int]:
-    """Give up the pending effects with these ids, or for this target, or all. Returns the stream, and how
-    many effects go to the dead letters. Raises OperationRefused."""
-    told = _teller(services)
-    checkpoint, count = await operations.drop_effects(services.state(), key, ids, target)
-    return await told(checkpoint), count
+class ResumedStream(msgspec.Struct):
+    """A resumed stream, and how many of its ``parked`` dead letters were sent again."""
+
+    stream: StreamRecord
+    letters_sent: int
 
 
-async def move(services: Services, key: str, to: str) -> MovedStream:
-    """Have a stream move to the node ``to``, a name or a membership. Raises OperationRefused where nobody
-    owns it, or no such node lives."""
+class DroppedEffects(msgspec.Struct):
+    """A stream, and how many of its effects go to the dead letters."""
+
+    stream: StreamRecord
+    dropped: int
+
+
+@partial(Action, name="pauseStream", title="Pause", unavailable="It is parked already.")
+async def pause(services: Services, key: str, wish: NoFields) -> Done[StreamRecord]:
+    """Pause a stream. Its messages wait; those over its inbox limit become dead letters `parked`, which
+    resume sends again.
+
+    ```
+    holdfast streams pause detect/cam-1
+    ```
+    """
+    record, _ = await _changed(services, lambda: operations.pause(services.state(), key))
+    return Done(record, _text(f"{key} is paused", record))
+
+
+@partial(Action, name="resumeStream", title="Resume", unavailable="It isn't parked.")
+async def resume(services: Services, key: str, wish: NoFields) -> Done[ResumedStream]:
+    """Resume a parked stream, and send its `parked` dead letters to the queue again, in order.
+
+    ```
+    holdfast streams resume detect/cam-1
+    ```
+    """
+    queue = services.queue(split_key(key)[0])
+    record, sent = await _changed(services, lambda: operations.resume(services.state(), queue, key))
+    again = f"; {counted(sent, 'dead letter')} sent to its queue again" if sent else ""
+    return Done(ResumedStream(record, sent), _text(f"{key} goes on{again}", record), record)
+
+
+@partial(Action, name="skipInStream", title="Skip messages")
+async def skip(services: Services, key: str, wish: Skip) -> Done[StreamRecord]:
+    """Skip the message at the head of a stream, or all up to one. If a skipped message comes (again), it
+    becomes a dead letter.
+
+    ```
+    holdfast streams skip detect/cam-1
+    holdfast streams skip detect/cam-1 --through 1500
+    ```
+    """
+    if wish.run is not None and wish.through is None:
+        raise InvalidMessage("field 'run' says in which run 'through' is; give both", "through")
+    through, run = wish.through, wish.run
+    record, _ = await _changed(services, lambda: operations.skip(services.state(), key, through, run))
+    return Done(record, _text(f"messages of {key} are skipped", record))
+
+
+@partial(
+    Action,
+    name="resetStream",
+    title="Reset",
+    confirm="Delete its state for good",
+    warning="a reset deletes the state for good",
+)
+async def reset(services: Services, key: str, wish: Reset) -> Done[StreamRecord]:
+    """Delete a stream's state and place, as if it had never run. Messages that were handled before are
+    handled again if they come again. Results stay.
+
+    ```
+    holdfast streams reset detect/cam-1 --yes
+    ```
+    """
+    keep = wish.keep_place
+    record, _ = await _changed(services, lambda: operations.reset(services.state(), key, keep_place=keep))
+    return Done(record, _text(f"the state of {key} is deleted", record))
+
+
+@partial(
+    Action,
+    name="moveStream",
+    title="Move",
+    unavailable="No node owns it, or there is no other node.",
+    status=202,
+)
+async def move(services: Services, key: str, wish: MoveTo) -> Done[MovedStream]:
+    """Move a stream to another node. It warms up there first; nothing waits meanwhile.
+
+    ```
+    holdfast move frames/cam-1 --to node-2
+    ```
+    """
     members = await services.coordinator().members()
-    target, owner = named(members, to), await owner_of(services, members, key)
+    target, owner = named(members, wish.to), await owner_of(services, members, key)
     if target.id == owner.id:
-        return MovedStream(key, owner.name, target.name, was_there=True)
+        moved = MovedStream(key, owner.name, target.name, was_there=True)
+        return Done(moved, f"{key} is on {target.name} already")
     request = Move(owner.id, split_key(key)[0], key, target.id)
     await ask(services, owner, request, services.config.move_timeout_s * 2 + services.config.model_timeout_s)
-    return MovedStream(key, owner.name, target.name)
+    return Done(MovedStream(key, owner.name, target.name), f"{key} moves from {owner.name} to {target.name}")
+
+
+@partial(
+    Action,
+    name="dropEffects",
+    title="Give up effects",
+    audit="drop effects",
+    confirm="Give up all pending effects",
+    warning="no target gets a dropped effect",
+    unavailable="It has no pending effects.",
+    form={"all": True},
+)
+async def drop_effects(services: Services, key: str, wish: DropEffects) -> Done[DroppedEffects]:
+    """Give up effects that no target has taken yet. They become dead letters, which `holdfast dlq redrive`
+    sends to their targets again.
+
+    ```
+    holdfast streams drop-effects cameras/cam-1 --target alerts --yes
+    holdfast streams drop-effects cameras/cam-1 5ccaf0a31d84cd9738d8d289580bcbd4 --yes
+    ```
+    """
+    if sum((bool(wish.ids), bool(wish.target), wish.all)) != 1:
+        raise InvalidMessage("give one of 'ids', 'target' and 'all'", "ids")
+    ids, target = wish.ids, wish.target
+    record, count = await _changed(
+        services, lambda: operations.drop_effects(services.state(), key, ids, target)
+    )
+    text = f"{counted(count, 'effect')} of {key} moved to the dead letters"
+    return Done(DroppedEffects(record, count), _text(text, record), record)
+
+
+ACTIONS: Sequence[Action[str]] = (pause, resume, skip, reset, move, drop_effects)
+"""All actions on a stream, by its full key."""
+
+
+async def _changed(
+    services: Services, change: Callable[[], Awaitable[Checkpoint | tuple[Checkpoint, int]]]
+) -> tuple[StreamRecord, int]:
+    """Change a stream and notify its owner. Returns the stream and the count that the change returned. A
+    wrong setting raises before the change."""
+    coordinator, caller = services.coordinator(), services.caller()
+    done = await change()
+    checkpoint, count = done if isinstance(done, tuple) else (done, 0)
+    told = await operations.poke(coordinator, caller, checkpoint.key)
+    return msgspec.structs.replace(record_of(checkpoint), told=told), count
+
+
+def _text(text: str, record: StreamRecord) -> str:
+    place = "it has no place" if record.seq is None else f"it stands at run {record.run}, seq {record.seq}"
+    parked = f"; parked: {record.parked}" if record.parked else ""
+    owner = f"; {record.told} was notified" if record.told else ""
+    return f"{text}; {place}, epoch {record.epoch}{parked}{owner}"
 
 
 async def pending_effects(services: Services, key: str) -> tuple[Sequence[Effect], dict[str, str]]:
@@ -153,19 +313,6 @@ def record_of(checkpoint: Checkpoint) -> StreamRecord:
         state_bytes=len(checkpoint.state or b""),
         at=moment(checkpoint.at),
     )
-
-
-def _teller(services: Services) -> Callable[[Checkpoint], Awaitable[StreamRecord]]:
-    """Open what tells the owner of a stream that was changed, and then returns the stream. Call it before
-    the change, because a wrong setting must stop the change and not only its report."""
-    coordinator, caller = services.coordinator(), services.caller()
-
-    async def told(checkpoint: Checkpoint) -> StreamRecord:
-        record = record_of(checkpoint)
-        record.told = await operations.poke(coordinator, caller, checkpoint.key)
-        return record
-
-    return told
 
 
 async def latest_results(services: Services, checkpoint: Checkpoint, limit: int) -> Sequence[Logged]:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 CANCEL_ACTION, RETRY_ACTION = "cancel a task", "send a task again"
 """What the audit log calls what is done, whether on a page, by the API or on the command line."""
 
+DEFAULT_REASON = "by an operator"
+"""The reason of a cancellation that gives none."""
+
 WAITING_LOOKED_AT, WAITING_PAGE = 1000, 100
 """The most messages of a queue that are read to find the body of one task, and how many at once."""
 

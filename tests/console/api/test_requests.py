@@ -11,9 +11,9 @@ import aiohttp
 import aiohttp.web
 import pytest
 
-from holdfast.console.api import operations
-from holdfast.console.api.operations import Call, NoFields, Operation, route
+from holdfast.console.api.operations import Call, Operation, route
 from holdfast.console.service import Console
+from holdfast.operate.actions import NoFields
 from holdfast.testing import NodeForTests
 from tests.console.api.conftest import Api
 
@@ -47,7 +47,7 @@ async def test_changes_are_in_the_audit_log_with_who_what_and_outcome(
     sent, failed, skipped = (await reader.get("/audit?limit=3"))["entries"]
     assert (skipped["who"], skipped["action"], skipped["subject"]) == ("local", "skip", "frames/audited")
     assert (skipped["details"], skipped["outcome"]) == ({"through": "5"}, "done")
-    assert skipped["text"] == "run 0, seq 5"
+    assert "it stands at run 0, seq 5" in skipped["text"]
     assert failed["outcome"] == "failed"
     assert "passed already" in failed["text"]
     assert (sent["action"], sent["subject"], sent["text"]) == ("send", "frames", "1 message")
@@ -200,7 +200,3 @@ async def test_a_change_goes_on_though_its_caller_hangs_up(console: Console, api
         assert (entry["action"], entry["outcome"]) == ("slow", "done")
     finally:
         await runner.cleanup()
-
-
-def test_every_field_that_may_hold_contents_is_kept_from_the_audit_log() -> None:
-    assert {"body", "body_base64", "messages", "commands"} <= {*operations.HIDDEN}

@@ -27,7 +27,9 @@ from holdfast.console.audit import AuditLog
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.http.bodies import read_body, slow_body
 from holdfast.http.problem import RequestRefused
+from holdfast.operate.actions import Action, NoFields, SubjectT, audited_fields
 from holdfast.system.spans import called_from
+from holdfast.wiring.services import Services
 
 PREFIX = "/api/v1"
 BODY_BYTES_MAX = 1 << 20
@@ -40,15 +42,8 @@ JSON = "application/json"
 ANYBODY = "(nobody named)"
 """Who is in the audit log where the console knows no names."""
 
-HIDDEN = ("body", "body_base64", "messages", "commands")
-"""Fields of requests that the audit log doesn't have: they may hold what only the receiver should see."""
-
 QueryT = TypeVar("QueryT")
 BodyT = TypeVar("BodyT")
-
-
-class NoFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """No parameters, or an empty body."""
 
 
 @dataclass
@@ -66,11 +61,6 @@ class Call(Generic[QueryT, BodyT]):
     query: QueryT
     body: BodyT
     outcome: str = ""
-
-    @property
-    def full_key(self) -> str:
-        """The full key of the stream that the path names."""
-        return f"{self.path['stream']}/{self.path['key']}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,33 +137,38 @@ def route(operation: Operation, audit: AuditLog) -> web.RouteDef:
 
 async def _audited(operation: Operation, call: Call[Any, Any], audit: AuditLog, who: str) -> Any:
     subject = operation.subject(call) if operation.subject else "/".join(call.path.values())
-    async with audit.doing(
-        who or ANYBODY, operation.action or operation.name, subject, _details(call)
-    ) as under_way:
+    details = audited_fields(call.body) if isinstance(call.body, msgspec.Struct) else {}
+    name = operation.action or operation.name
+    async with audit.doing(who or ANYBODY, name, subject, details) as under_way:
         answer = await operation.act(call)
         under_way.text = call.outcome
     return answer
 
 
-def _details(call: Call[Any, Any]) -> dict[str, object]:
-    """Return what the audit log says of a request: what it asks for, and no contents."""
-    if not isinstance(call.body, msgspec.Struct):
-        return {}
-    given: dict[str, object] = {}
-    for each in msgspec.structs.fields(call.body):
-        value = getattr(call.body, each.name)
-        if each.name not in HIDDEN and (each.required or value != each.default):
-            given[each.encode_name] = _listed(value) if isinstance(value, list) else value
-    return given
+def derived(
+    action: Action[SubjectT],
+    path: str,
+    subject: Callable[[Mapping[str, str]], SubjectT],
+    services: Services,
+) -> Operation:
+    """Return the operation of an action. ``subject`` finds its subject by the parts of the path."""
 
+    async def act(call: Call[NoFields, Any]) -> Any:
+        done = await action.act(services, subject(call.path), call.body)
+        call.outcome = done.text
+        return done.answer
 
-def _listed(values: list[Any]) -> str:
-    """Say how many there are, and which. Tasks that follow have bodies too, so only their types are told."""
-    names = (
-        getattr(value, "task_type", "") if isinstance(value, msgspec.Struct) else str(value)
-        for value in values
+    return Operation(
+        method="POST",
+        path=f"{path}/{action.verb}",
+        name=action.name,
+        action=action.audit or action.verb,
+        summary=action.summary,
+        act=act,
+        answer=action.answer,
+        body=action.input,
+        status=action.status,
     )
-    return f"{len(values)}: {', '.join(filter(None, names))}"
 
 
 # --- what a request says

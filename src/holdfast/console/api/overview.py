@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 
 from holdfast.console.api.lists import LIMIT, Limit
-from holdfast.console.api.operations import Call, NoFields, Operation
+from holdfast.console.api.operations import Call, Operation
 from holdfast.console.audit import AuditEntry
 from holdfast.console.overview import Need, Sample, TaskTotals
 from holdfast.console.parts import ConsoleParts
 from holdfast.operate import nodes
+from holdfast.operate.actions import NoFields
 from holdfast.operate.records import moment
 from holdfast.operate.survey import QueueStatus
 from holdfast.ports.coordinator import Member

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -14,16 +14,17 @@ from msgspec import Meta
 from holdfast.common.codec import decode_plain
 from holdfast.common.wording import counted
 from holdfast.console.api.lists import LIMIT, Cursor, Limit, Next, cursor, place_in, shown
-from holdfast.console.api.operations import Call, NoFields, Operation
+from holdfast.console.api.operations import Call, Operation, derived
 from holdfast.console.index import IndexedStream, Question, Sort, Standing
 from holdfast.console.parts import ConsoleParts
 from holdfast.console.timeline import life_of
 from holdfast.errors import InvalidMessage, NotKnown
 from holdfast.operate import streams
+from holdfast.operate.actions import NoFields
 from holdfast.operate.explanation import Why, explain
 from holdfast.operate.records import moment, place, split_key
 from holdfast.operate.sending import stream_warning
-from holdfast.operate.streams import MovedStream, StreamRecord
+from holdfast.operate.streams import Seq, StreamRecord
 from holdfast.ports.state import Logged
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.streams.message import StreamMessage
@@ -34,7 +35,6 @@ LISTED_MAX = 1000
 """The most timers or effects of one stream that are listed."""
 
 SEND_MAX = 1000
-Seq = Annotated[int, Meta(ge=0)]
 
 
 class StreamsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,47 +110,6 @@ class StreamView(msgspec.Struct):
     life: list[LifeEvent]
 
 
-class Skip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The messages to pass over: the head, or all of ``run`` up to the seq ``through``."""
-
-    through: Seq | None = None
-    run: Seq | None = None
-
-
-class Reset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """With ``keep_place``, only the state is forgotten."""
-
-    keep_place: bool = False
-
-
-class MoveTo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The node to move to, by name or membership."""
-
-    to: Annotated[str, Meta(min_length=1, max_length=512)]
-
-
-class DropEffects(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The pending effects to give up: those with these ids, those for a target, or all."""
-
-    ids: Annotated[list[str], Meta(max_length=LISTED_MAX)] = []
-    target: Annotated[str, Meta(max_length=2000)] = ""
-    all: bool = False
-
-
-class ResumedStream(msgspec.Struct):
-    """A stream that goes on, and how many of its ``parked`` dead letters were sent again."""
-
-    stream: StreamRecord
-    letters_sent: int
-
-
-class DroppedEffects(msgspec.Struct):
-    """A stream, and how many of its effects go to the dead letters."""
-
-    stream: StreamRecord
-    dropped: int
-
-
 class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A message to send. ``body`` is JSON; raw bytes are in ``body_base64`` instead. ``key``, ``seq`` and
     ``run`` are needed where the body doesn't hold them."""
@@ -205,67 +164,7 @@ class StreamOperations:
                 act=self._show,
                 answer=StreamView,
             ),
-            Operation(
-                method="POST",
-                path=f"{one}/pause",
-                name="pauseStream",
-                action="pause",
-                summary="Stop a stream where it stands. Its messages wait.",
-                act=self._pause,
-                answer=StreamRecord,
-                body=NoFields,
-            ),
-            Operation(
-                method="POST",
-                path=f"{one}/resume",
-                name="resumeStream",
-                action="resume",
-                summary="Let a parked stream go on, and send its `parked` dead letters again.",
-                act=self._resume,
-                answer=ResumedStream,
-                body=NoFields,
-            ),
-            Operation(
-                method="POST",
-                path=f"{one}/skip",
-                name="skipInStream",
-                action="skip",
-                summary="Pass over the message at the head, or all up to one.",
-                act=self._skip,
-                answer=StreamRecord,
-                body=Skip,
-            ),
-            Operation(
-                method="POST",
-                path=f"{one}/reset",
-                name="resetStream",
-                action="reset",
-                summary="Forget a stream's state, and its place unless told otherwise.",
-                act=self._reset,
-                answer=StreamRecord,
-                body=Reset,
-            ),
-            Operation(
-                method="POST",
-                path=f"{one}/move",
-                name="moveStream",
-                action="move",
-                summary="Bring a stream to another node. It warms up there first.",
-                act=self._move,
-                answer=MovedStream,
-                body=MoveTo,
-                status=202,
-            ),
-            Operation(
-                method="POST",
-                path=f"{one}/drop-effects",
-                name="dropEffects",
-                action="drop effects",
-                summary="Give up effects that no target has taken yet. They become dead letters.",
-                act=self._drop_effects,
-                answer=DroppedEffects,
-                body=DropEffects,
-            ),
+            *(derived(action, one, full_key, self._services) for action in streams.ACTIONS),
             Operation(
                 method="POST",
                 path="/streams/{stream}/messages",
@@ -320,7 +219,7 @@ class StreamOperations:
         )
 
     async def _show(self, call: Call[NoFields, None]) -> StreamView:
-        services, key, index = self._services, call.full_key, self._parts.index
+        services, key, index = self._services, full_key(call.path), self._parts.index
         asked_at = services.clock.wall()
         found = await services.state().peek(key)
         is_known = found is not None or key in index.waits
@@ -348,37 +247,6 @@ class StreamOperations:
             ],
         )
 
-    async def _pause(self, call: Call[NoFields, NoFields]) -> StreamRecord:
-        return await streams.pause(self._services, call.full_key)
-
-    async def _resume(self, call: Call[NoFields, NoFields]) -> ResumedStream:
-        record, sent = await streams.resume(self._services, call.full_key)
-        call.outcome = f"{counted(sent, 'dead letter')} sent again" if sent else ""
-        return ResumedStream(record, sent)
-
-    async def _skip(self, call: Call[NoFields, Skip]) -> StreamRecord:
-        if call.body.run is not None and call.body.through is None:
-            raise InvalidMessage("field 'run' says in which run 'through' is; give both", "through")
-        record = await streams.skip(self._services, call.full_key, call.body.through, call.body.run)
-        call.outcome = f"run {record.run}, seq {record.seq}"
-        return record
-
-    async def _reset(self, call: Call[NoFields, Reset]) -> StreamRecord:
-        return await streams.reset(self._services, call.full_key, keep_place=call.body.keep_place)
-
-    async def _move(self, call: Call[NoFields, MoveTo]) -> MovedStream:
-        moved = await streams.move(self._services, call.full_key, call.body.to)
-        call.outcome = f"from {moved.source} to {moved.target}"
-        return moved
-
-    async def _drop_effects(self, call: Call[NoFields, DropEffects]) -> DroppedEffects:
-        wish = call.body
-        if sum((bool(wish.ids), bool(wish.target), wish.all)) != 1:
-            raise InvalidMessage("give one of the fields 'ids', 'target' and 'all'", "ids")
-        record, count = await streams.drop_effects(self._services, call.full_key, wish.ids, wish.target)
-        call.outcome = counted(count, "effect")
-        return DroppedEffects(record, count)
-
     async def _send(self, call: Call[NoFields, NewMessages]) -> SentMessages:
         stream = call.path["stream"]
         messages = [_message(n, message) for n, message in enumerate(call.body.messages)]
@@ -386,6 +254,11 @@ class StreamOperations:
         sent = await StreamProducer(stream, self._services.queue(stream)).send(messages)
         call.outcome = counted(len(sent), "message")
         return SentMessages(len(sent), warning)
+
+
+def full_key(path: Mapping[str, str]) -> str:
+    """Return the full key of the stream that the parts of a path name."""
+    return f"{path['stream']}/{path['key']}"
 
 
 def _after(found: Sequence[IndexedStream], query: StreamsQuery, place: list[Any] | None) -> int:

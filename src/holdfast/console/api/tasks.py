@@ -13,11 +13,13 @@ from holdfast.common.message import check_key
 from holdfast.common.settings import COUNT_MAX, SECONDS_MAX
 from holdfast.console.api.known import check_app
 from holdfast.console.api.lists import LIMIT, Cursor, Limit, Next, cursor, place_in
-from holdfast.console.api.operations import Call, NoFields, Operation
+from holdfast.console.api.operations import Call, Operation, derived
 from holdfast.console.overview import TaskTotals
 from holdfast.console.parts import ConsoleParts
 from holdfast.operate import limits, periodic, tasks
+from holdfast.operate.actions import NoFields
 from holdfast.operate.limits import LimitRecord
+from holdfast.operate.task_actions import ACTIONS, SentTaskId, TaskName
 from holdfast.operate.tasks import TaskLook, services_of
 from holdfast.rules.tasks.task import State
 from holdfast.tasks.api import TaskStanding
@@ -90,18 +92,6 @@ class NewTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 "on_failure": [each.order() for each in self.on_failure],
             }
         )
-
-
-class SentTaskId(msgspec.Struct):
-    """The id of a task that was sent."""
-
-    trace_id: str
-
-
-class CancelReason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The reason that the task's producer is told."""
-
-    reason: Annotated[str, Meta(max_length=1000)] = "by an operator"
 
 
 class LimitList(msgspec.Struct):
@@ -205,27 +195,9 @@ class TaskOperations:
                 act=self._stack,
                 answer=TaskLook,
             ),
-            Operation(
-                method="POST",
-                path=f"{one}/cancel",
-                name="cancelTask",
-                action=tasks.CANCEL_ACTION,
-                summary="Have a task end: at once if it waits, within seconds if it runs.",
-                act=self._cancel,
-                answer=TaskStanding,
-                body=CancelReason,
-                status=202,
-            ),
-            Operation(
-                method="POST",
-                path=f"{one}/retry",
-                name="retryTask",
-                action=tasks.RETRY_ACTION,
-                summary="Run a task anew, with all its tries, that failed and lies with the dead letters.",
-                act=self._retry,
-                answer=SentTaskId,
-                body=NoFields,
-                status=202,
+            *(
+                derived(action, one, lambda path: TaskName(path["app"], path["trace_id"]), self._services)
+                for action in ACTIONS
             ),
             Operation(
                 method="GET",
@@ -307,31 +279,16 @@ class TaskOperations:
         return SentTaskId(trace)
 
     async def _show(self, call: Call[NoFields, None]) -> TaskStanding:
-        return await self._standing(call)
-
-    async def _cancel(self, call: Call[NoFields, CancelReason]) -> TaskStanding:
         app = call.path["app"]
+        await check_app(self._parts, app)
         async with services_of(self._services, app) as services:
-            await tasks.cancel(services, app, call.path["trace_id"], call.body.reason)
-        return await self._standing(call)
+            return standing_of(await tasks.known(services, app, call.path["trace_id"]))
 
     async def _stack(self, call: Call[NoFields, None]) -> TaskLook:
         app = call.path["app"]
         await check_app(self._parts, app)
         async with services_of(self._services, app) as services:
             return await tasks.look(services, app, call.path["trace_id"])
-
-    async def _retry(self, call: Call[NoFields, NoFields]) -> SentTaskId:
-        app, trace = call.path["app"], call.path["trace_id"]
-        async with services_of(self._services, app) as services:
-            await tasks.retry(services, app, trace)
-        return SentTaskId(trace)
-
-    async def _standing(self, call: Call[Any, Any]) -> TaskStanding:
-        app = call.path["app"]
-        await check_app(self._parts, app)
-        async with services_of(self._services, app) as services:
-            return standing_of(await tasks.known(services, app, call.path["trace_id"]))
 
     # --- limits
 

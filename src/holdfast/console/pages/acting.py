@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from holdfast.common.redaction import redact
 from holdfast.console.access import caller_of
 from holdfast.console.parts import ConsoleParts
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.operate.actions import Action, SubjectT
 
 NUMBER_MAX = 10**39 - 1
 """The largest number in a form: that of the longest seq."""
@@ -41,6 +44,47 @@ async def act(
     parts.events.publish("audit")
     glue = "&" if "?" in back else "?"
     return web.Response(status=303, headers={"Location": f"{back}{glue}notice={notice}"})
+
+
+def action_route(
+    parts: ConsoleParts,
+    action: Action[SubjectT],
+    path: str,
+    find: Callable[[Mapping[str, object]], Awaitable[tuple[SubjectT, str]]],
+) -> web.RouteDef:
+    """Return the route of an action's form. ``find`` returns the form's subject and the path of its page."""
+
+    async def serve(request: web.Request) -> web.Response:
+        form = await request.post()
+        subject, back = await find(form)
+
+        async def work() -> str:
+            if action.confirm and field(form, "confirm") != "yes":
+                raise ConfigError(f"{action.warning}: tick the box to confirm it")
+            return (await action.act(parts.services, subject, _wish(action, form))).text
+
+        given = {each.name: text for each in action.inputs if (text := field(form, each.name))}
+        return await act(
+            parts, request, action.audit or action.verb, str(subject), work, back=back, details=given
+        )
+
+    return web.post(f"{path}/{action.verb}", serve)
+
+
+def _wish(action: Action[Any], form: Mapping[str, object]) -> Any:
+    """Return the input of an action as a form gives it. Raises ConfigError."""
+    given = dict(action.form)
+    for each in action.inputs:
+        if each.kind == "flag":
+            given[each.name] = field(form, each.name) == "yes"
+        elif each.kind == "number":
+            given[each.name] = number(form, each.name, each.label)
+        elif text := field(form, each.name):
+            given[each.name] = text
+    try:
+        return msgspec.convert(given, action.input)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error)) from None
 
 
 async def _audited(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 from aiohttp import web
 
-from holdfast.common.wording import counted
 from holdfast.console.access import Group
 from holdfast.console.index import (
     SORTS,
@@ -21,11 +20,10 @@ from holdfast.console.index import (
     Standing,
 )
 from holdfast.console.overview import stream_path
-from holdfast.console.pages.acting import act, field, number, whole_number
+from holdfast.console.pages.acting import action_route, field, whole_number
 from holdfast.console.parts import ConsoleParts
 from holdfast.console.rendering import html_response
 from holdfast.console.timeline import life_of
-from holdfast.errors import ConfigError
 from holdfast.http.problem import RequestRefused
 from holdfast.operate import streams as operations
 from holdfast.operate.explanation import Why, explain
@@ -178,6 +176,7 @@ class StreamPages:
             "stream.html",
             title=key,
             key=key,
+            actions=[each for each in operations.ACTIONS if members or each is not operations.move],
             members=members,
             part_path=f"/parts/stream?{urlencode({'key': key})}",
             content=self._parts.renderer.safe(content),
@@ -236,86 +235,11 @@ class StreamPages:
             key in self._parts.index.waits or await self._parts.services.coordinator().lookup(key) is not None
         )
 
-    # --- what is done to one
 
-    async def pause(self, request: web.Request) -> web.Response:
-        """Park a stream."""
-        return await self._operate(request, "pause", self._pause)
-
-    async def resume(self, request: web.Request) -> web.Response:
-        """Let a stream go on."""
-        return await self._operate(request, "resume", self._resume)
-
-    async def skip(self, request: web.Request) -> web.Response:
-        """Pass over messages of a stream."""
-        return await self._operate(request, "skip", self._skip)
-
-    async def reset(self, request: web.Request) -> web.Response:
-        """Forget a stream's state."""
-        return await self._operate(request, "reset", self._reset)
-
-    async def move(self, request: web.Request) -> web.Response:
-        """Move a stream to another node."""
-        return await self._operate(request, "move", self._move)
-
-    async def drop_effects(self, request: web.Request) -> web.Response:
-        """Give up a stream's pending effects."""
-        return await self._operate(request, "drop effects", self._drop_effects)
-
-    async def _operate(
-        self, request: web.Request, action: str, work: Callable[[str, Any], Awaitable[str]]
-    ) -> web.Response:
-        form = await request.post()
-        key = _key(field(form, "key"))
-        said = {
-            name: field(form, name)
-            for name in ("through", "run", "keep_place", "to", "id")
-            if field(form, name)
-        }
-
-        async def done() -> str:
-            return await work(key, form)
-
-        return await act(self._parts, request, action, key, done, back=stream_path(key), details=said)
-
-    async def _pause(self, key: str, form: Any) -> str:
-        return _told(f"{key} is paused", await operations.pause(self._parts.services, key))
-
-    async def _resume(self, key: str, form: Any) -> str:
-        record, sent = await operations.resume(self._parts.services, key)
-        again = f"; {counted(sent, 'dead letter')} sent to its queue again" if sent else ""
-        return _told(f"{key} goes on{again}", record)
-
-    async def _skip(self, key: str, form: Any) -> str:
-        through, run = number(form, "through", "the last seq to pass over"), number(form, "run", "the run")
-        record = await operations.skip(self._parts.services, key, through, run)
-        return _told(f"{key} stands at run {record.run}, seq {record.seq} now", record)
-
-    async def _reset(self, key: str, form: Any) -> str:
-        if field(form, "confirm") != "yes":
-            raise ConfigError("a reset forgets the state for good: tick the box to confirm it")
-        keep = field(form, "keep_place") == "yes"
-        record = await operations.reset(self._parts.services, key, keep_place=keep)
-        return _told(
-            f"{key} has no state any more{', and keeps its place' if keep else ' and no place'}", record
-        )
-
-    async def _move(self, key: str, form: Any) -> str:
-        moved = await operations.move(self._parts.services, key, field(form, "to"))
-        if moved.was_there:
-            return f"{key} is on {moved.target} already"
-        return f"{key} moves from {moved.source} to {moved.target}"
-
-    async def _drop_effects(self, key: str, form: Any) -> str:
-        ids = [field(form, "id")] if field(form, "id") else []
-        if not ids and field(form, "confirm") != "yes":
-            raise ConfigError("what is dropped isn't handed over any more: tick the box to confirm it")
-        record, count = await operations.drop_effects(self._parts.services, key, ids)
-        return _told(f"{counted(count, 'effect')} of {key} moved to the dead letters", record)
-
-
-def _told(text: str, record: operations.StreamRecord) -> str:
-    return f"{text}; {record.told} was told" if record.told else text
+async def _subject(form: Mapping[str, object]) -> tuple[str, str]:
+    """Return the stream that a form names, and the path of its page."""
+    key = _key(field(form, "key"))
+    return key, stream_path(key)
 
 
 def _key(text: str) -> str:
@@ -378,15 +302,5 @@ def groups(parts: ConsoleParts) -> list[Group]:
                 web.get("/parts/stream", pages.show_part),
             ],
         ),
-        (
-            "operate",
-            [
-                web.post("/stream/pause", pages.pause),
-                web.post("/stream/resume", pages.resume),
-                web.post("/stream/skip", pages.skip),
-                web.post("/stream/reset", pages.reset),
-                web.post("/stream/move", pages.move),
-                web.post("/stream/drop-effects", pages.drop_effects),
-            ],
-        ),
+        ("operate", [action_route(parts, action, "/stream", _subject) for action in operations.ACTIONS]),
     ]

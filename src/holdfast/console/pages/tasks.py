@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 from aiohttp import web
@@ -12,13 +12,14 @@ from holdfast.common.codec import decode_plain, encode
 from holdfast.common.redaction import redact
 from holdfast.console.access import Group
 from holdfast.console.api.known import check_app
-from holdfast.console.pages.acting import act, field, number
+from holdfast.console.pages.acting import act, action_route, field, number
 from holdfast.console.parts import ConsoleParts
 from holdfast.console.rendering import html_response
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.http.problem import RequestRefused
 from holdfast.operate import limits, periodic
 from holdfast.operate import tasks as operations
+from holdfast.operate.task_actions import ACTIONS, TaskName
 from holdfast.ports.tasks import TaskStore
 from holdfast.rules.tasks.task import BATCH, State, Task
 from holdfast.tasks.discovery import DeclaredTimes
@@ -188,6 +189,7 @@ class TaskPages:
             title=f"Task {trace}",
             app=app,
             trace=trace,
+            actions=ACTIONS,
             part_path=f"/parts/task?{urlencode({'app': app, 'trace': trace})}",
             content=self._parts.renderer.safe(content),
         )
@@ -253,36 +255,11 @@ class TaskPages:
 
     # --- what is done
 
-    async def cancel(self, request: web.Request) -> web.Response:
-        """Have a task end."""
-
-        async def cancel(app: str, trace: str, form: Any) -> str:
-            reason = field(form, "reason") or "by an operator"
-            await operations.cancel(self._parts.services, app, trace, reason)
-            return f"task {trace} was told to end"
-
-        return await self._operate(request, operations.CANCEL_ACTION, cancel)
-
-    async def retry(self, request: web.Request) -> web.Response:
-        """Run a task anew."""
-
-        async def retry(app: str, trace: str, form: Any) -> str:
-            await operations.retry(self._parts.services, app, trace)
-            return f"task {trace} was sent again"
-
-        return await self._operate(request, operations.RETRY_ACTION, retry)
-
-    async def _operate(
-        self, request: web.Request, action: str, work: Callable[[str, str, Any], Awaitable[str]]
-    ) -> web.Response:
-        form = await request.post()
-        app, trace = field(form, "app"), field(form, "trace")
-        await check_app(self._parts, app)
-
-        async def done() -> str:
-            return await work(app, trace, form)
-
-        return await act(self._parts, request, action, f"{app}/{trace}", done, back=_path(app, trace))
+    async def subject(self, form: Mapping[str, object]) -> tuple[TaskName, str]:
+        """Return the task that a form names, and the path of its page."""
+        task = TaskName(field(form, "app"), field(form, "trace"))
+        await check_app(self._parts, task.app)
+        return task, _path(task.app, task.trace_id)
 
     async def set_limits(self, request: web.Request) -> web.Response:
         """Change the limits of an app."""
@@ -469,8 +446,7 @@ def groups(parts: ConsoleParts) -> list[Group]:
         (
             "operate",
             [
-                web.post("/task/cancel", pages.cancel),
-                web.post("/task/retry", pages.retry),
+                *(action_route(parts, action, "/task", pages.subject) for action in ACTIONS),
                 web.post("/tasks/limits", pages.set_limits),
                 web.post("/tasks/schedule", pages.schedule),
                 web.post("/tasks/unschedule", pages.unschedule),
