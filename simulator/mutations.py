@@ -661,7 +661,7 @@ RULES: dict[str, Mutation] = {
     "state-readers": _upkeep(
         "a stream whose state is newer than a node's handler goes to a node that reads it",
         Load,
-        "tells_it_reads",
+        "reads_version",
         lambda self, stream, state_version: False,
     ),
     "query-committed": _acting(

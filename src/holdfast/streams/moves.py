@@ -10,8 +10,8 @@ from holdfast.common.protocol import Done, Move, RebalanceRequest, Warm
 from holdfast.common.retry import Backoff
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Member
-from holdfast.rules.cluster.placement import acting_streams, spread
-from holdfast.rules.cluster.shedding import Movable, takers, to_shed
+from holdfast.rules.cluster.balance import Movable, streams_to_move
+from holdfast.rules.cluster.placement import able_members, acting_streams, spread
 from holdfast.rules.streams.options import MovedFrom
 from holdfast.rules.streams.sequencer import Carried
 from holdfast.streams.loads import Loads
@@ -96,7 +96,7 @@ class Moves:
         rested = self._host.clock.monotonic() - self._host.limits.rest_s
         target = self._host.membership.view.get(request.target)
         streams = [self._movable(entry) for entry in self._owners]
-        keys = to_shed(streams, request.amount, target, self.acting(), rested)
+        keys = streams_to_move(streams, request.amount, target, self.acting(), rested)
         moved = 0
         for start in range(0, len(keys), MOVES_AT_ONCE):
             some = keys[start : start + MOVES_AT_ONCE]
@@ -125,7 +125,7 @@ class Moves:
     def others_for(self, stream: str) -> list[Member]:
         """Return the other members that can own streams of that name."""
         membership = self._host.membership
-        return takers(stream, membership.view.values(), self.acting(), but=membership.id)
+        return able_members(stream, membership.view.values(), self.acting(), but=membership.id)
 
     def obstacle_changed(self, stream: str) -> None:
         """Report a changed obstacle to the others at once, and move streams that can't run here to a node

@@ -1,10 +1,25 @@
 """Balance: the least load moves from the hottest nodes, in the cheapest streams."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.rules.cluster.balance import BAND, OVERSHOOT, NodeLoad, Shift, StreamLoad, pick, plan
+from holdfast.rules.cluster.balance import (
+    BAND,
+    LOAD_COST,
+    OVERSHOOT,
+    STATE_BYTES_A_COST,
+    Movable,
+    NodeLoad,
+    Shift,
+    StreamLoad,
+    cost,
+    pick,
+    plan,
+    streams_to_move,
+)
+from holdfast.rules.cluster.placement import Load, Member, able_members
 
 
 def nodes(*loads: float) -> list[NodeLoad]:
@@ -96,3 +111,48 @@ def test_what_takes_nothing_gets_nothing_and_still_gives() -> None:
     assert plan([cold, hot], 9) == []
     (shift,) = plan([cold, hot, NodeLoad("new", 2.0, capacity=2.0)], 9)
     assert shift == Shift("hot", "new", 1.0)
+
+
+TARGET = Member("b", "b", "http://b", Load(acting=()))
+
+
+def movable(key: str, load: float = 1.0, **known: object) -> Movable:
+    return msgspec.structs.replace(Movable(key, load, 0.0), **known)
+
+
+def test_streams_with_the_requested_load_are_chosen() -> None:
+    streams = [movable("s/a", 0.5), movable("s/b", 0.25), movable("s/c", 0.25)]
+    assert set(streams_to_move(streams, 0.75, TARGET, (), 10.0)) == {"s/a", "s/b"}
+
+
+@pytest.mark.parametrize(
+    "stays",
+    [
+        movable("s/late", since=11.0),
+        movable("s/leaving", stays=True),
+        movable("acts/k"),
+        movable("s/newer", state_version=9),
+    ],
+    ids=["moved here lately", "leaves or waits", "acts", "newer state"],
+)
+def test_a_stream_that_must_stay_is_not_chosen(stays: Movable) -> None:
+    older = Member("b", "b", "http://b", Load(acting=None, reads={"s": 1}))
+    assert streams_to_move([stays], 1.0, older, ("acts",), 10.0) == []
+
+
+def test_a_stream_may_leave_for_an_unknown_target() -> None:
+    assert streams_to_move([movable("acts/k")], 1.0, None, ("acts",), 10.0) == ["acts/k"]
+
+
+def test_models_that_the_target_lacks_and_large_states_make_a_move_costly() -> None:
+    warm = msgspec.structs.replace(TARGET, load=Load(warm=("s",)))
+    stream = movable("s/k", has_models=True, state_bytes=2 * STATE_BYTES_A_COST)
+    assert cost(stream, TARGET) == 3.0 + LOAD_COST
+    assert cost(stream, warm) == cost(stream, None) == 3.0
+    assert cost(movable("s/k"), TARGET) == 1.0
+
+
+def test_other_programs_and_nodes_without_a_model_can_own_no_stream() -> None:
+    lacking = Member("c", "c", "http://c", Load(lacks=("s",)))
+    foreign = Member("d", "d", "http://d", foreign=True)
+    assert able_members("s", [TARGET, lacking, foreign, Member("a", "a", "")], (), but="a") == [TARGET]

@@ -126,7 +126,7 @@ def test_that_no_node_takes_a_stream_is_told_with_the_reason() -> None:
     )
 
 
-def test_a_stream_goes_to_no_node_that_tells_it_reads_older_versions_of_its_state_only() -> None:
+def test_a_stream_goes_to_no_node_that_reads_version_older_versions_of_its_state_only() -> None:
     older = Member("a", "a", "", Load(reads={"frames": 1, "tracks": 2}))
     newer = Member("b", "b", "", Load(streams=99, reads={"frames": 2, "tracks": 1}))
     silent = member("c", streams=999)
@@ -140,11 +140,11 @@ def test_a_stream_goes_to_no_node_that_tells_it_reads_older_versions_of_its_stat
 
 
 def test_only_a_node_that_stays_and_tells_of_it_counts_as_one_that_reads_a_state() -> None:
-    assert Load(reads={"frames": 2}).tells_it_reads("frames", 2)
-    assert not Load(reads={"frames": 1}).tells_it_reads("frames", 2)
-    assert not Load(reads={"tracks": 2}).tells_it_reads("frames", 2)
-    assert not Load().tells_it_reads("frames", 2), "it may park the stream for good"
-    assert not Load(reads={"frames": 2}, draining=True).tells_it_reads("frames", 2)
+    assert Load(reads={"frames": 2}).reads_version("frames", 2)
+    assert not Load(reads={"frames": 1}).reads_version("frames", 2)
+    assert not Load(reads={"tracks": 2}).reads_version("frames", 2)
+    assert not Load().reads_version("frames", 2), "it may park the stream for good"
+    assert not Load(reads={"frames": 2}, draining=True).reads_version("frames", 2)
     reader = Member("b", "b", "", Load(reads={"frames": 2}))
     assert can_be_read([member("a"), reader], "frames", 2)
     assert not can_be_read([member("a"), reader], "frames", 3)
@@ -159,7 +159,7 @@ def test_a_stream_that_acts_goes_to_no_node_of_a_version_that_knows_no_effects_a
     full = Member("b", "b", "", Load(room=0, acting=("doors",)))
     assert choose("doors/d1", [older, full]) is None
     assert shortage("doors/d1", [older, full]) == (
-        "stream 'doors' sends effects or sets timers, which a can't, being of an older version; and no other"
+        "stream 'doors' sends effects or sets timers, and the version on a is too old for that; no other"
         " node takes it"
     )
     told = msgspec.json.encode(older.load).replace(b',"acting":null', b"")

@@ -2,30 +2,40 @@
 moves.
 
 There are two steps, so that no node needs to know every stream. From the loads that nodes report,
-:func:`plan` says how much moves from which node to which. Each hot node then chooses streams that add up to
-that, with :func:`pick`. Source of the shape: the greedy rebalancing of sharding services (hottest first, what
-gains little is left alone, a key that was moved rests).
+:func:`plan` says how much load moves from which node to which. Each hot node then chooses streams with that
+load, with :func:`streams_to_move`. Source: the greedy rebalancing of sharding services (hottest first, small
+gains are ignored, a moved key rests).
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
+
+from holdfast.rules.cluster.placement import Member
 
 BAND = 0.10
 """A node is hot if its load exceeds the mean by more than this share of the mean."""
 
 GAIN_MIN = 0.01
-"""Less load than this share of the mean isn't moved."""
+"""The smallest load that is moved, as a share of the mean."""
 
 OVERSHOOT = 0.10
-"""By what share the chosen streams may exceed the load that was asked for."""
-
+"""The share by which the chosen streams may exceed the requested load."""
 
 STREAM_LOAD = 0.0005
-"""The load of a stream that has nothing to do, as a share of a slot. It stands for the stream's memory."""
+"""The load of an idle stream, as a share of a slot. It stands for the stream's memory."""
+
+MOVES_MAX = 32
+"""The most streams that a node moves away for one request."""
+
+LOAD_COST = 8.0
+"""The added cost of a move after which the new owner must load models."""
+
+STATE_BYTES_A_COST = 1 << 20
+"""Bytes of state that cost as much to send as the move itself."""
 
 
 class NodeLoad(msgspec.Struct, frozen=True):
@@ -46,11 +56,24 @@ class Shift(msgspec.Struct, frozen=True):
 
 
 class StreamLoad(msgspec.Struct, frozen=True):
-    """A stream's load in the same units, and the cost of moving it: state to send, models to load."""
+    """A stream's load in the same units, and the cost of moving it."""
 
     key: str
     load: float
     cost: float = 1.0
+
+
+class Movable(msgspec.Struct, frozen=True):
+    """An owned stream that may be moved. ``since``: the monotonic time from which it is owned here.
+    ``stays``: it is already leaving, or waits for a missing message."""
+
+    key: str
+    load: float
+    since: float
+    stays: bool = False
+    has_models: bool = False
+    state_bytes: int = 0
+    state_version: int = 0
 
 
 def plan(nodes: Iterable[NodeLoad], most: int) -> list[Shift]:
@@ -83,9 +106,8 @@ def plan(nodes: Iterable[NodeLoad], most: int) -> list[Shift]:
 
 
 def pick(streams: Iterable[StreamLoad], amount: float, most: int) -> list[StreamLoad]:
-    """Return up to ``most`` streams whose loads add up to about ``amount``, those with the most load for
-    their cost first. A stream with more load than ``amount`` stays, because it would only make another node
-    hot."""
+    """Return up to ``most`` streams whose loads add up to about ``amount``, the most load for its cost first.
+    A stream with more load than ``amount`` stays, because it would only make another node hot."""
     left = amount * (1 + OVERSHOOT)
     picked: list[StreamLoad] = []
     for stream in sorted(streams, key=lambda s: (-s.load / s.cost, s.key)):
@@ -95,3 +117,30 @@ def pick(streams: Iterable[StreamLoad], amount: float, most: int) -> list[Stream
             picked.append(stream)
             left -= stream.load
     return picked
+
+
+def streams_to_move(
+    streams: Iterable[Movable],
+    amount: float,
+    target: Member | None,
+    acting: Collection[str],
+    rested: float,
+) -> list[str]:
+    """Return the keys of streams whose loads add up to about ``amount``, of those that the target may own.
+    Streams that moved here after ``rested`` stay. ``acting`` names the streams that send effects or set
+    timers."""
+    loads = [
+        StreamLoad(stream.key, stream.load, cost(stream, target))
+        for stream in streams
+        if stream.since <= rested
+        and not stream.stays
+        and (target is None or target.load.takes(stream.key, acting, stream.state_version))
+    ]
+    return [stream.key for stream in pick(loads, amount, MOVES_MAX)]
+
+
+def cost(stream: Movable, target: Member | None) -> float:
+    """Return the cost of moving a stream: its handler opens again, models may have to be loaded, and its
+    state is sent."""
+    is_cold = stream.has_models and target is not None and not target.load.is_warm(stream.key)
+    return 1.0 + (LOAD_COST if is_cold else 0.0) + stream.state_bytes / STATE_BYTES_A_COST
