@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.cluster.keeper import Settlement
+from holdfast.cluster.deliveries import Settlement
 from holdfast.errors import InvalidMessage
 from holdfast.ports.objects import Objects
 from holdfast.services.memory.objects import MemoryObjects

@@ -16,7 +16,7 @@ from unittest import mock
 import msgspec
 
 from holdfast.cluster.deliverer import TargetLane
-from holdfast.cluster.keeper import Keeper, Settlement
+from holdfast.cluster.deliveries import DeliveryTracker, Settlement
 from holdfast.cluster.limits import Limits
 from holdfast.common import effects
 from holdfast.common.effects import Effects
@@ -161,7 +161,7 @@ async def _forget_results(self: MemoryState, key: str, name: str) -> None:
     return None
 
 
-async def _hold_on(self: Keeper, holding: Any, now: float) -> None:
+async def _hold_on(self: DeliveryTracker, holding: Any, now: float) -> None:
     pass
 
 
@@ -216,7 +216,7 @@ def _start_without_count(standing: Task | None, wish: StartAttempt, now: float) 
 
 def _end_at_once(self: Completer, item: HeldTask, end: EndAttempt) -> None:
     item.outcome_known()
-    self._keepers[item.queue].settle(Settlement(item.full_key, (), (item.held,), lambda: None))
+    self._deliveries[item.queue].settle(Settlement(item.full_key, (), (item.held,), lambda: None))
 
 
 _return_attempt = TaskReturns.return_attempt
@@ -408,7 +408,9 @@ RULES: dict[str, Mutation] = {
         "follows_on",
         lambda *_: True,
     ),
-    "reissue": Mutation("a message is sent again before its queue shows it", Keeper, "reissue", _hold_on),
+    "reissue": Mutation(
+        "a message is sent again before its queue shows it", DeliveryTracker, "reissue", _hold_on
+    ),
     "stored-result": Mutation(
         "a request that comes again gets the stored result", MemoryState, "result", _forget_results
     ),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast import App, Context, StreamHandler
-from holdfast.cluster.keeper import Settlement
+from holdfast.cluster.deliveries import Settlement
 from holdfast.common.held import Held
 from holdfast.common.message import CommitPlace, Place
 from holdfast.common.retry import Backoff

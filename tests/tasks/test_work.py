@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.cluster.keeper import expire
+from holdfast.cluster.deliveries import expire
 from holdfast.common.stored import StoredValue
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
@@ -305,7 +305,7 @@ def test_a_queue_that_does_not_answer_keeps_no_letters_of_others_from_being_drop
         await second.bury([DeadLetter("a", b"", "old")])
         await expire((first, second), clock.wall() + 1.0, log)
         assert not second.letters
-        assert log.events("warning") == ["could not drop old dead letters"]
+        assert log.events("warning") == ["cannot delete old dead letters"]
 
     run(live())
 

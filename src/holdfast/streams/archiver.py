@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
+from holdfast.cluster.deliveries import Settlement
 from holdfast.cluster.host import Host
-from holdfast.cluster.keeper import Settlement
 from holdfast.common.held import Held
 from holdfast.common.redaction import redact
 from holdfast.ports.objects import Objects

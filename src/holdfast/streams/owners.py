@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, TypeVar
 
+from holdfast.cluster.deliveries import DeliveryTracker
 from holdfast.cluster.host import Host
-from holdfast.cluster.keeper import Keeper
 from holdfast.cluster.limits import Limits
 from holdfast.common.effects import EffectLimits
 from holdfast.common.held import Held
@@ -84,14 +84,14 @@ class Owners:
         host: Host,
         specs: Mapping[str, StreamSpec],
         rules: Mapping[str, OwnerRules],
-        keepers: Mapping[str, Keeper],
+        deliveries: Mapping[str, DeliveryTracker],
         quarantine: Quarantine,
     ) -> None:
         self._host = host
         self._clock, self._tasks, self._log = host.clock, host.tasks, host.log
         self._specs = specs
         self._rules = rules
-        self._keepers = keepers
+        self._deliveries = deliveries
         self._quarantine = quarantine
         self._performers: dict[type, Performer] = {}
         self._entries: dict[str, Owned] = {}
@@ -273,11 +273,11 @@ class Owners:
             return False
         now = self._clock.monotonic()
         survived = self._survived.pop(key, None)
-        keeper = self._keepers[stream]
+        tracker = self._deliveries[stream]
         warming = self.warming.get(key)
         brings = NOTHING_BROUGHT if warming is None else warming.brings
-        owner = Owner(key, self._rules[stream], now, survived, keeper.reception, brings)
-        owner.is_held_back = keeper.is_full
+        owner = Owner(key, self._rules[stream], now, survived, tracker.reception, brings)
+        owner.is_held_back = tracker.is_full
         entry = self._entries[key] = Owned(spec, key, owner, claim, now)
         if warming is not None:
             entry.stands_since = warming.ready_at
@@ -368,7 +368,7 @@ class Owners:
     async def _hold_back(self, stream: str) -> None:
         """Hold all owners of a stream back while too much waits for its archive."""
         for entry in self.of(stream):
-            self.feed(entry, partial(entry.owner.hold_back, self._keepers[stream].is_full))
+            self.feed(entry, partial(entry.owner.hold_back, self._deliveries[stream].is_full))
 
     def reservation_lost(self, stream: str, key: str) -> None:
         """Note that the queue has no reservation of a plain key any more."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, Protocol
 
+from holdfast.cluster.deliveries import Reporter
 from holdfast.cluster.host import Host
-from holdfast.cluster.keeper import Reporter
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life
 from holdfast.common.protocol import ParcelAnswer, SettleReport

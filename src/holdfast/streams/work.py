@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from holdfast.cluster.deliverer import NO_TARGETS, Deliverer, Targets
+from holdfast.cluster.deliveries import DeliveryTracker, expire, free
 from holdfast.cluster.host import Host
-from holdfast.cluster.keeper import Keeper, expire, free
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.pump import Pump
 from holdfast.cluster.stats import Numbers
@@ -48,8 +48,8 @@ from holdfast.streams.standstills import Standstills
 from holdfast.streams.storage import StreamStorage
 
 HIDE_SHARE = 3
-"""A received message is first hidden for at least this fraction of the visibility (1/3), in which the keeper
-checks it several times."""
+"""A received message is first hidden for at least this fraction of the visibility (1/3), in which the
+delivery tracker checks it several times."""
 
 
 def first_hide_s(limits: Limits) -> float:
@@ -83,7 +83,7 @@ class StreamWork:
             name: Archiver(name, objects, host, on_change=partial(self._archive_changed, name))
             for name, objects in storage.archives.items()
         }
-        self._keepers = {name: self._make_keeper(name) for name in self._queues}
+        self._deliveries = {name: self._track_deliveries(name) for name in self._queues}
         deliverer = Deliverer(host, targets, self._queues)
         self.loads = Loads(host.clock)
         self.quarantine = Quarantine(
@@ -144,8 +144,8 @@ class StreamWork:
 
     # -- assembly ---------------------------------------------------------------------------------------
 
-    def _make_keeper(self, stream: str) -> Keeper:
-        return Keeper(
+    def _track_deliveries(self, stream: str) -> DeliveryTracker:
+        return DeliveryTracker(
             stream,
             self._queues[stream],
             self._host,
@@ -164,7 +164,7 @@ class StreamWork:
             )
             for name, spec in self._specs.items()
         }
-        return Owners(self._host, self._specs, rules, self._keepers, self.quarantine)
+        return Owners(self._host, self._specs, rules, self._deliveries, self.quarantine)
 
     def _make_performers(self, deliverer: Deliverer) -> None:
         """Make the performers of the owners' commands, besides the loader."""
@@ -181,7 +181,7 @@ class StreamWork:
             self.loads,
             self.quarantine,
         )
-        Committer(owners, host, self._specs, storage.state, self._keepers, deliverer, self.requests)
+        Committer(owners, host, self._specs, storage.state, self._deliveries, deliverer, self.requests)
         Mover(owners, host, self.router, self.requests, self._reservations, self.seating, self.loads)
         self.backlogs = Backlogs(
             owners, host, self._reservations, self.router.waiting, bring=self._bring, room=self._room
@@ -197,7 +197,7 @@ class StreamWork:
             is_crowded=partial(self.router.waiting.is_crowded, stream),
             may=self._may_receive,
             hide_s=first_hide_s(self._host.limits),
-            reception=self._keepers[stream].reception,
+            reception=self._deliveries[stream].reception,
         )
 
     def _listen(self) -> None:
@@ -223,7 +223,7 @@ class StreamWork:
         host.tasks.repeat(self._measure, host.clock, host.log)
         host.tasks.repeat(self.due.run, host.clock, host.log)
         for name, pump in self.pumps.items():
-            self._keepers[name].start()
+            self._deliveries[name].start()
             task = host.tasks.repeat(pump.run, host.clock, host.log)
             if task is not None:
                 self._pumping.append(task)
@@ -236,8 +236,8 @@ class StreamWork:
         await self._within(self._end_pumps())
         await self._within(self.moves.move_all())
         self.owners.drop_all()
-        for keeper in self._keepers.values():
-            await self._within(keeper.settled())
+        for tracker in self._deliveries.values():
+            await self._within(tracker.settled())
         await self._within(self.reports.flush())
         returned = await self.router.waiting.give_back_all()
         for name in self._queues:
@@ -287,7 +287,7 @@ class StreamWork:
     def _room(self, stream: str) -> int:
         if self.obstacles.of(stream) and not self.moves.others_for(stream):
             return 0  # messages that no node can run wait in the queue
-        if self._keepers[stream].is_full:
+        if self._deliveries[stream].is_full:
             return 0
         return self._host.limits.max_held - self.owners.held - self.router.custody.kept
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from holdfast.cluster.deliveries import CHECKS_PER_VISIBILITY
 from holdfast.cluster.host import Host
-from holdfast.cluster.keeper import LOOKS_A_VISIBILITY
 from holdfast.common.message import Life
 from holdfast.common.redaction import redact
 from holdfast.errors import Fenced, HoldfastError
@@ -53,7 +53,7 @@ class TaskBeats:
         self._limiter = limiter
         self._returns = returns
         shortest_s = min(spec.visibility_s for spec in specs.values())
-        self._pause_s = min(NEWS_S, shortest_s / LOOKS_A_VISIBILITY)
+        self._pause_s = min(NEWS_S, shortest_s / CHECKS_PER_VISIBILITY)
 
     async def run(self) -> None:
         """Beat for ever. While this node is cut off, give back what waits."""

@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from holdfast.cluster.deliverer import Deliverer
+from holdfast.cluster.deliveries import DELETE_LINGER_FACTOR, DeliveryTracker, Settlement, dead_letter
 from holdfast.cluster.host import Host
-from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement, dead_letter
 from holdfast.common.held import PendingDeadLetter
 from holdfast.common.redaction import redact
 from holdfast.common.traceparent import TRACEPARENT
@@ -87,7 +87,7 @@ class Completer:
         self,
         host: Host,
         storage: TaskStorage,
-        keepers: Mapping[str, Keeper],
+        deliveries: Mapping[str, DeliveryTracker],
         producer: Producer,
         deliverer: Deliverer,
         held: HeldTasks,
@@ -97,7 +97,7 @@ class Completer:
         self._clock, self._tasks, self._stats, self._log = host.clock, host.tasks, host.stats, host.log
         self._app, self._store, self._briefing = storage.app, storage.store, storage.briefing
         self._queues, self._briefs = storage.queues
-        self._keepers = keepers
+        self._deliveries = deliveries
         self._producer = producer
         self._effects = EffectSender(host, storage.store, deliverer)
         self._held = held
@@ -106,7 +106,7 @@ class Completer:
         self._finished: list[Finished] = []
         self._ended = asyncio.Event()
         self._to_tell = asyncio.Event()
-        linger_s = PATIENCE * self._briefs.linger_s
+        linger_s = DELETE_LINGER_FACTOR * self._briefs.linger_s
         self._batcher = Batcher(self._briefs.max_batch, linger_s) if linger_s else None
         self._patient = True
         self._busy = 0
@@ -326,7 +326,7 @@ class Completer:
 
     def _delete(self, item: HeldTask) -> None:
         settlement = Settlement(item.full_key, (), (item.held,), partial(self._gone, item))
-        self._keepers[item.queue].settle(settlement)
+        self._deliveries[item.queue].settle(settlement)
 
     async def _bury(self, done: Finished) -> set[str]:
         """Send the dead letter of a task. Returns its task id if that is refused."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.cluster.deliveries import REISSUE_VISIBILITIES, DeliveryTracker
 from holdfast.cluster.host import Host
-from holdfast.cluster.keeper import REISSUE_VISIBILITIES, Keeper
 from holdfast.cluster.pump import Pump, Seen
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life, Place
@@ -45,7 +45,7 @@ class TaskIntake:
     ``rate_of`` returns how many tasks of a type may begin per second on all nodes; 0: any number.
 
     Attributes:
-        keepers: extend and settle the deliveries of each queue.
+        deliveries: extend and settle the deliveries of each queue.
         stopping: true once nothing more is received.
     """
 
@@ -71,8 +71,8 @@ class TaskIntake:
         self._limiter = limiter
         self._returns = returns
         self._rate_of = rate_of
-        self.keepers = {
-            name: Keeper(
+        self.deliveries = {
+            name: DeliveryTracker(
                 name,
                 queue,
                 host,
@@ -92,7 +92,7 @@ class TaskIntake:
         """Begin to receive."""
         host = self._host
         for name, queue in self._queues.items():
-            self.keepers[name].start()
+            self.deliveries[name].start()
             pump = Pump(
                 name,
                 queue,

@@ -14,8 +14,8 @@ from functools import partial
 import msgspec
 
 from holdfast.cluster.deliverer import NO_TARGETS, Deliverer, Targets
+from holdfast.cluster.deliveries import expire, free
 from holdfast.cluster.host import Host
-from holdfast.cluster.keeper import expire, free
 from holdfast.cluster.stats import BUSY, SLOTS_MAX, Numbers
 from holdfast.common.protocol import Done, LookAtTask, RunningTasks
 from holdfast.common.redaction import redact
@@ -95,7 +95,7 @@ class TaskWork:
         )
         deliverer = Deliverer(host, targets, self._queues)
         self._completer = completer = Completer(
-            host, storage, intake.keepers, producer, deliverer, held, returns
+            host, storage, intake.deliveries, producer, deliverer, held, returns
         )
         attempts = TaskAttempts(
             host, specs, self._queues, storage.values, held, self.slots, limiter, returns, completer
@@ -165,8 +165,8 @@ class TaskWork:
         given_back = await self._returns.give_back_waiting()
         await self._run_out()
         await self._completer.settled()
-        for keeper in self._intake.keepers.values():
-            await keeper.settled()
+        for tracker in self._intake.deliveries.values():
+            await tracker.settled()
         await self._limiter.leave()
         if self._announcer is not None:
             await self._announcer.leave()

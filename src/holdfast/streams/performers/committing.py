@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from holdfast.cluster.deliverer import Deliverer, HandOverOutcome
+from holdfast.cluster.deliveries import DeliveryTracker, Settlement
 from holdfast.cluster.host import Host
-from holdfast.cluster.keeper import Keeper, Settlement
 from holdfast.cluster.tracer import OpenSpan, trace_of
 from holdfast.common.held import Held
 from holdfast.common.message import CommitPlace
@@ -34,7 +34,7 @@ class Committer:
         host: Host,
         streams: Collection[str],
         state: StateStore,
-        keepers: Mapping[str, Keeper],
+        deliveries: Mapping[str, DeliveryTracker],
         deliverer: Deliverer,
         requests: Requests,
     ) -> None:
@@ -42,7 +42,7 @@ class Committer:
         self._host = host
         self._clock, self._stats, self._log = host.clock, host.stats, host.log
         self._state = state
-        self._keepers = keepers
+        self._deliveries = deliveries
         self._deliverer = deliverer
         self._requests = requests
         timings = host.timings
@@ -117,15 +117,15 @@ class Committer:
     # -- what follows -----------------------------------------------------------------------------------
 
     def settle(self, entry: Owned, _: int, command: Settle) -> None:
-        """Have the keeper send the dead letters, delete the messages and report to senders; answer the
-        requests that wait for these messages."""
-        owner, keeper = entry.owner, self._keepers[entry.spec.name]
+        """Have the delivery tracker send the dead letters, delete the messages and report to senders; answer
+        the requests that wait for these messages."""
+        owner, tracker = entry.owner, self._deliveries[entry.spec.name]
         asked = [held for held in command.messages if held.is_asked]
 
         def archived() -> None:
             self._answer_requests(entry, command, [held for held in asked if not held.aside])
 
-        if asked and not keeper.archives:
+        if asked and not tracker.archives:
             archived()
         self._stats.duplicates -= 0 if command.duplicate else len(command.messages)
         for held in command.messages:
@@ -140,9 +140,9 @@ class Committer:
             self._note_times(entry, command)
             if command.letters:
                 self._log_dead_letters(entry, command)
-        commit = CommitPlace(owner.epoch, owner.number, self._clock.wall()) if keeper.archives else None
+        commit = CommitPlace(owner.epoch, owner.number, self._clock.wall()) if tracker.archives else None
         settlement = Settlement(entry.key, command.letters, command.messages, done, commit, archived)
-        keeper.settle(settlement, at_once=bool(asked) and keeper.archives)
+        tracker.settle(settlement, at_once=bool(asked) and tracker.archives)
 
     def _note_times(self, entry: Owned, command: Settle) -> None:
         """Note how long the messages of an accepted commit were under way."""

@@ -1,5 +1,5 @@
-"""Extends deliveries while their messages are handled, and deletes them after the commit. Each call takes up
-to ten, or as many as the queue allows."""
+"""Tracks deliveries: extends them while their messages are handled, and deletes them after the commit. A call
+has ten deliveries, or as many as the queue allows."""
 
 from __future__ import annotations
 
@@ -22,72 +22,68 @@ from holdfast.errors import HoldfastError, Retry
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.system.retrying import retry_call
 
-LOOKS_A_VISIBILITY = 10
-"""How many times deliveries are checked during one visibility. Each is extended when almost half of it is
+CHECKS_PER_VISIBILITY = 10
+"""Checks of deliveries during one visibility. A delivery is extended when almost half of its visibility is
 left."""
 
-PATIENCE = 4
-"""How many times longer than a receive a delete waits for others to share its call. No message waits for
-it."""
+DELETE_LINGER_FACTOR = 4
+"""The time that a delete waits for others to share its call, as a multiple of the queue's. No message waits
+for it."""
 
 EXTENDS_AT_ONCE = 8
-"""The most extend calls under way at once. With thousands of deliveries, one call after the other would take
-too long."""
+"""The most concurrent extend calls. With thousands of deliveries, one call after the other would take too
+long."""
 
 REISSUE_VISIBILITIES = 4
-"""How long before the queue's limit a message is reissued, in visibilities. This leaves time for a few
+"""The time before the queue's limit at which a message is reissued, in visibilities: enough for a few
 tries."""
 
 ANSWER_SLACK_S = 5.0
-"""How much longer than it waits for messages a receive may take until its queue counts as silent."""
+"""Seconds that a receive may take longer than its wait for messages, before its queue counts as silent."""
 
 Reporter = Callable[[list[Receipt], bool], Coroutine[Any, Any, None]]
 
 
-def _nothing() -> None:
-    pass
-
-
 class Settlement(msgspec.Struct, frozen=True):
-    """The work that follows an accepted commit: first dead letters are sent, then deliveries deleted, then
-    their senders get reports, then ``done`` is called.
+    """The work that follows an accepted commit: messages are archived if the stream has an archive, then dead
+    letters sent, deliveries deleted, and senders notified. Then ``done`` is called.
 
-    Where messages are archived, that comes before all of it. ``commit`` is the commit that covers them, and
-    ``archived`` is called once they are in the archive."""
+    ``commit`` is the commit that covers the messages, and ``archived`` is called once they are in the
+    archive."""
 
     key: str
     letters: tuple[PendingDeadLetter, ...]
     messages: tuple[Held, ...]
     done: Callable[[], None]
     commit: CommitPlace | None = None
-    archived: Callable[[], None] = _nothing
+    archived: Callable[[], None] = lambda: None
 
 
 class Archive(Protocol):
-    """The archive of a stream, as its keeper sees it. Settlements wait up to ``linger_s`` to be written
-    together, until there are ``enough`` messages."""
+    """The archive of a stream. Settlements wait up to ``linger_s`` to be written together, until there are
+    ``enough`` messages."""
 
     linger_s: float
     enough: int
 
     @property
     def is_full(self) -> bool:
-        """True while too much waits for the archive."""
+        """True while too many messages wait for the archive."""
 
     def expect(self, settlement: Settlement) -> None:
-        """Note that a settlement is going to be written."""
+        """Note a settlement that will be written."""
 
     async def write(self, settlements: Sequence[Settlement]) -> None:
-        """Write the messages of settlements; returns when all of them are there."""
+        """Write the messages of settlements; return when the archive has them all."""
 
 
-class Keeper:
-    """Extends and settles the deliveries of one stream's queue. Those that it has yet to delete are extended
-    too: the queue may be slow.
+class DeliveryTracker:
+    """Extends and settles the deliveries of one stream's queue. It extends deliveries until they are deleted,
+    because the queue may be slow.
 
-    ``holding`` returns each message whose deliveries must be extended now, with its key. ``report`` reports
-    to senders that their parcels are settled. ``may_reissue`` returns whether a message may be replaced by a
-    copy. Where there is an ``archive``, messages are written to it before all else."""
+    ``holding`` returns the messages whose deliveries must be extended now, with their keys. ``report``
+    notifies the senders of forwarded deliveries. ``may_reissue`` returns whether a message may be replaced by
+    a copy."""
 
     def __init__(
         self,
@@ -111,9 +107,9 @@ class Keeper:
         self._may_reissue = may_reissue
         self._archive = archive
         self.archives = archive is not None
-        """True if the stream has an archive."""
+        """Whether the stream has an archive."""
         self.reception = Reception(host.clock.monotonic(), host.limits.receive_wait_s + ANSWER_SLACK_S)
-        """When this node received nothing from the queue."""
+        """The time in which this node received nothing from the queue."""
         self._pending: list[Settlement] = []
         self._taken: list[Settlement] = []
         self._waiting = 0
@@ -124,18 +120,18 @@ class Keeper:
         self._idle.set()
 
     def start(self) -> None:
-        """Begin to extend and settle."""
+        """Start the loops that extend and settle."""
         self._tasks.repeat(self._extend_loop, self._clock, self._log)
         self._tasks.repeat(self._settle_loop, self._clock, self._log)
 
     @property
     def is_full(self) -> bool:
-        """True while too much waits for the archive."""
+        """True while too many messages wait for the archive."""
         return self._archive is not None and self._archive.is_full
 
     def settle(self, settlement: Settlement, *, at_once: bool = False) -> None:
-        """Settle the messages of an accepted commit. This goes on even if the stream leaves this node. With
-        ``at_once``, somebody waits for it."""
+        """Settle the messages of an accepted commit, even if the stream leaves this node meanwhile. With
+        ``at_once`` a client waits for it."""
         if self._archive is not None:
             self._archive.expect(settlement)
         self._pending.append(settlement)
@@ -147,22 +143,21 @@ class Keeper:
 
     @property
     def _enough(self) -> int:
-        """The number of messages that are settled without waiting for more."""
+        """The number of messages that are settled at once."""
         return self._queue.max_batch if self._archive is None else self._archive.enough
 
     async def settled(self) -> None:
-        """Wait until all settlements are done. From now on, calls are made at once instead of when they are
-        full."""
+        """Wait until all settlements are done. Until then, calls are made before they are full."""
         self._patient = False
         self._hurry.set()
         await self._idle.wait()
         self._patient = True
 
-    # A loop that waits holds no message: its body would stay in memory for as long.
+    # A waiting loop must hold no message: the body would stay in memory.
 
     async def _extend_loop(self) -> None:
         while True:
-            await self._clock.sleep(self._visibility_s / LOOKS_A_VISIBILITY)
+            await self._clock.sleep(self._visibility_s / CHECKS_PER_VISIBILITY)
             await self._extend_due()
 
     async def _extend_due(self) -> None:
@@ -174,8 +169,8 @@ class Keeper:
         await self._extend({receipt.receipt: receipt for receipt in near})
 
     async def reissue(self, holding: Sequence[tuple[str, Held]], now: float) -> None:
-        """Reissue messages that have almost reached the queue's limit: send a copy with the same identity,
-        then delete the old one. The copy comes back as another delivery of a message that waits here."""
+        """Replace messages that have almost reached the queue's limit: send a copy with the same identity,
+        then delete the old one. The copy comes back as another delivery of the same message."""
         margin_s = min(REISSUE_VISIBILITIES * self._visibility_s, self._queue.hold_max_s / 2)
         before = now - self._queue.hold_max_s + margin_s
         aged = [
@@ -191,30 +186,29 @@ class Keeper:
             try:
                 await self._queue.send(copies)
             except HoldfastError as error:
-                self._log.warning("could not reissue messages", stream=self._stream, error=str(error))
-                return  # the next round tries again
+                self._log.warning("cannot reissue messages", stream=self._stream, error=str(error))
+                return  # the next check tries again
             self._stats.reissued += len(batch)
             for receipt in old:
                 receipt.stale = True
             await self._delete([receipt.receipt for receipt in old])
 
     async def _extend(self, receipts: dict[str, Visibility]) -> None:
-        """Extend deliveries, with a few calls at once. A call that fails or is slow doesn't affect the
-        others."""
+        """Extend deliveries with a few concurrent calls. A failed or slow call doesn't affect the others."""
         batches = chunks(list(receipts), self._queue.max_batch)
         for start in range(0, len(batches), EXTENDS_AT_ONCE):
             some = batches[start : start + EXTENDS_AT_ONCE]
             if not any(await asyncio.gather(*(self._extend_batch(batch, receipts) for batch in some))):
-                return  # the next round tries again: half of the visibility is left
+                return  # the next check tries again: half of the visibility is left
 
     async def _extend_batch(self, batch: Sequence[str], receipts: dict[str, Visibility]) -> bool:
-        """Extend one batch; return False if the call failed."""
+        """Extend a batch; return False if the call failed."""
         sent_at = self._clock.monotonic()
         self._stats.extend_calls += 1
         try:
             stale = await self._queue.extend(batch, self._visibility_s)
         except HoldfastError as error:
-            self._log.warning("could not extend deliveries", stream=self._stream, error=str(error))
+            self._log.warning("cannot extend deliveries", stream=self._stream, error=str(error))
             return False
         for name in batch:
             receipts[name].expires_at = sent_at + self._visibility_s
@@ -225,8 +219,12 @@ class Keeper:
     async def _settle_loop(self) -> None:
         while True:
             await self._wake.wait()
-            linger_s = PATIENCE * self._queue.linger_s if self._archive is None else self._archive.linger_s
-            linger_s = min(linger_s, self._visibility_s / LOOKS_A_VISIBILITY)
+            linger_s = (
+                DELETE_LINGER_FACTOR * self._queue.linger_s
+                if self._archive is None
+                else self._archive.linger_s
+            )
+            linger_s = min(linger_s, self._visibility_s / CHECKS_PER_VISIBILITY)
             full = linger_s > 0 and await self._clock.wait(self._hurry, linger_s) and self._patient
             await self._settle_waiting(whole_calls=full and self._archive is None)
 
@@ -245,7 +243,7 @@ class Keeper:
             self._idle.set()
 
     def _whole_calls(self) -> list[Settlement]:
-        """Return the first settlements, as many as fill whole calls. The rest wait for more."""
+        """Return the first settlements, as many as fill whole calls."""
         counts = list(accumulate(len(item.messages) for item in self._pending))
         room = counts[-1] - counts[-1] % self._queue.max_batch
         return self._pending[: max(1, bisect_right(counts, room))]
@@ -253,13 +251,13 @@ class Keeper:
     async def _settle(self, taken: list[Settlement]) -> None:
         if self._archive is not None:
             await self._archive.write(taken)
-        await self._let_go(taken)
+        await self._release(taken)
 
-    async def _let_go(self, taken: list[Settlement]) -> None:
+    async def _release(self, taken: list[Settlement]) -> None:
         """Send the dead letters, delete the deliveries and report to their senders."""
-        messages = [held for item in await self._bury(taken) for held in item.messages]
+        messages = [held for item in await self._send_dead_letters(taken) for held in item.messages]
         receipts = [receipt for held in messages for receipt in held.receipts]
-        # A stale receipt's message has been delivered again, and that delivery will be judged.
+        # The queue has delivered the message of a stale receipt again, and judges that delivery.
         names = list(dict.fromkeys(receipt.receipt for receipt in receipts if not receipt.stale))
         await self._delete(names)
         foreign = [receipt for receipt in receipts if receipt.sender]
@@ -273,100 +271,90 @@ class Keeper:
     async def _delete(self, names: list[str]) -> None:
         batches = chunks(names, self._queue.max_batch)
         self._stats.delete_calls += len(batches)
-        await asyncio.gather(*(self._insist(partial(self._queue.delete, batch)) for batch in batches))
+        await asyncio.gather(*(self._retry_call(partial(self._queue.delete, batch)) for batch in batches))
 
-    async def _bury(self, taken: list[Settlement]) -> list[Settlement]:
-        """Send the dead letters; return the settlements whose messages may be deleted now. If a dead letter
-        can't be sent, its message stays in the queue and is judged again at its next delivery."""
+    async def _send_dead_letters(self, taken: list[Settlement]) -> list[Settlement]:
+        """Send the dead letters; return the settlements whose messages may be deleted. The message of a dead
+        letter that the queue refuses stays in the queue, and is judged again at its next delivery."""
         letters = [(item, letter) for item in taken for letter in item.letters]
         refused: list[Settlement] = []
         for batch in chunks(letters, self._queue.max_batch):
-            refused += await self._bury_together(batch)
+            refused += await self._send_batch(batch)
         return [item for item in taken if not any(item is other for other in refused)]
 
-    async def _bury_together(self, batch: Sequence[tuple[Settlement, PendingDeadLetter]]) -> list[Settlement]:
-        """Send dead letters in one call; if that is refused, one by one, so that one that is refused keeps no
-        other. Returns the settlements of those that are refused."""
+    async def _send_batch(self, batch: Sequence[tuple[Settlement, PendingDeadLetter]]) -> list[Settlement]:
+        """Send dead letters in one call; if the queue refuses it, one by one, so that a refused letter stops
+        no other. Return the settlements of refused letters."""
         sent = [dead_letter(self._stream, item.key, letter, self._clock.wall()) for item, letter in batch]
-        if not await self._insist(partial(self._queue.bury, sent)):
+        if not await self._retry_call(partial(self._queue.bury, sent)):
             if len(batch) == 1:
                 return [item for item, _ in batch]
-            return [item for each in batch for item in await self._bury_together([each])]
+            return [item for each in batch for item in await self._send_batch([each])]
         self._stats.set_aside += len(batch)
         for _, letter in batch:
             if letter.held is not None:
                 letter.held.become(Life.BURIED)
         return []
 
-    async def _insist(self, call: Callable[[], Awaitable[Any]]) -> bool:
-        """Repeat a call until it is answered, which must be harmless; return False if it is refused for
+    async def _retry_call(self, call: Callable[[], Awaitable[Any]]) -> bool:
+        """Repeat an idempotent call until the queue answers; return False if the queue refuses it for
         good."""
 
         def failed(error: Exception) -> None:
             if isinstance(error, HoldfastError) and error.retry is Retry.NEVER:
                 raise error
-            self._log.warning("the queue does not answer", stream=self._stream, error=str(error))
+            self._log.warning(
+                "queue call failed", stream=self._stream, error=str(error), fix="none: it is repeated"
+            )
 
         try:
             await retry_call(call, self._clock, self._retry, failed)
         except HoldfastError as error:
-            self._log.error(
-                "the queue refuses this call; giving it up", stream=self._stream, error=str(error)
-            )
+            self._log.error("queue call refused", stream=self._stream, error=str(error))
             return False
         return True
 
 
 async def free(queues: Iterable[Queue], member: str, log: Any) -> None:
-    """End the visibility of deliveries that only a dead node had received, if the queue can do that."""
+    """End the visibility of deliveries that only a dead node had received, if the queue can."""
     for queue in queues:
         if queue.frees_on_evict:
             try:
                 await queue.free(member)
             except HoldfastError as error:
-                log.warning("could not free a dead node's deliveries", error=str(error))
+                log.warning("cannot free a dead node's deliveries", error=str(error))
 
 
 async def expire(queues: Iterable[Queue], before: float, log: Any) -> None:
-    """Drop dead letters older than this wall time, of each queue that can be reached."""
+    """Delete dead letters older than this wall time, from each queue that answers."""
     for queue in queues:
         try:
             await queue.expire(before)
         except HoldfastError as error:
-            log.warning("could not drop old dead letters", error=str(error))
+            log.warning("cannot delete old dead letters", error=str(error))
 
 
 def dead_letter(stream: str, key: str, letter: PendingDeadLetter, at: float) -> DeadLetter:
-    """Make the record of a dead letter. Its id follows from the message's identity, so sending it again
-    changes nothing."""
+    """Return the record of a dead letter. Its id follows from the message's identity, so that sending it
+    again changes nothing."""
     plain = key.partition("/")[2]
     reason, detail = redact(letter.reason), redact(letter.detail)
-    if letter.held is None:
+    held = letter.held
+    if held is None:
         assert letter.span is not None
         span = f"{letter.span.first}-{letter.span.last}"
-        return DeadLetter(
-            f"{key}:{letter.run}:{span}",
-            b"",
-            reason,
-            {},
-            detail,
-            stream,
-            plain,
-            letter.run,
-            span,
-            at,
-        )
-    held = letter.held
+        name = f"{key}:{letter.run}:{span}"
+        return DeadLetter(name, b"", reason, {}, detail, stream, plain, letter.run, span, at)
     return DeadLetter(
-        id=f"{key}:{held.place.name}",
-        body=held.body,
-        reason=reason,
-        attributes=letter.attributes,
-        detail=detail,
-        stream=stream,
-        key=plain,
-        run=held.place.run,
-        seq=held.place.id or fixed(held.place.seq),
-        at=at,
+        f"{key}:{held.place.name}",
+        held.body,
+        reason,
+        letter.attributes,
+        detail,
+        stream,
+        plain,
+        held.place.run,
+        held.place.id or fixed(held.place.seq),
+        at,
         turn=held.turn,
     )

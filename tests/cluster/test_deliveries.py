@@ -1,4 +1,4 @@
-"""The keeper: deliveries stay alive while they are held, and end in one order: letters, deletes, reports."""
+"""The tracker: deliveries stay alive while they are held, and end in one order: letters, deletes, reports."""
 
 import asyncio
 import math
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement
+from holdfast.cluster.deliveries import DELETE_LINGER_FACTOR, DeliveryTracker, Settlement
 from holdfast.cluster.lifecycle import Tasks
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import Life, Place, Span
@@ -50,7 +50,7 @@ class Queue:
 
 
 class Rig:
-    """A keeper and all it talks to."""
+    """A tracker and all it talks to."""
 
     def __init__(self, clock: Clock, tasks: Tasks) -> None:
         self.queue = Queue(clock)
@@ -63,7 +63,7 @@ class Rig:
         self.stats = host.stats
         self.kept: list[Held] = []
         """What must not be replaced by a copy."""
-        self.keeper = Keeper(
+        self.tracker = DeliveryTracker(
             "s",
             self.queue,
             host,
@@ -71,7 +71,7 @@ class Rig:
             report=self._report,
             may_reissue=lambda message: message not in self.kept,
         )
-        self.keeper.start()
+        self.tracker.start()
 
     def _holding(self, stream: str) -> list[tuple[str, Held]]:
         assert stream == "s"
@@ -96,10 +96,10 @@ class Rig:
     async def settle(self, messages: Iterable[Held], letters: Iterable[PendingDeadLetter] = ()) -> None:
         """Hand it over, and wait until all is done that can be."""
         done = asyncio.Event()
-        self.keeper.settle(Settlement(KEY, tuple(letters), tuple(messages), done.set))
+        self.tracker.settle(Settlement(KEY, tuple(letters), tuple(messages), done.set))
         await self.clock.wait(done, 60)
         assert done.is_set()
-        await self.keeper.settled()
+        await self.tracker.settled()
         await settle_down()
 
 
@@ -129,8 +129,8 @@ async def test_what_comes_together_goes_together_ten_a_call(rig: Rig) -> None:
     messages = [message for _ in range(3) for message in await rig.receive(10)]
     done: list[int] = []
     for number, message in enumerate(messages):
-        rig.keeper.settle(Settlement(KEY, (), (message,), lambda number=number: done.append(number)))  # type: ignore[misc]
-    await rig.keeper.settled()
+        rig.tracker.settle(Settlement(KEY, (), (message,), lambda number=number: done.append(number)))  # type: ignore[misc]
+    await rig.tracker.settled()
     assert [len(items) for name, items in rig.queue.calls if name == "delete"] == [10, 10, 10]
     assert rig.stats.delete_calls == 3
     assert done == list(range(30))
@@ -176,14 +176,14 @@ async def test_without_its_letter_no_message_is_deleted(rig: Rig) -> None:
     first.receipts[0].sender = "other"
     rig.queue.failing["bury"] = [TooLarge("no letter of that size")]
     done: list[int] = []
-    rig.keeper.settle(Settlement(KEY, (PendingDeadLetter("late", first),), (first,), lambda: done.append(1)))
-    rig.keeper.settle(Settlement(KEY, (), (second,), lambda: done.append(2)))
-    await rig.keeper.settled()
+    rig.tracker.settle(Settlement(KEY, (PendingDeadLetter("late", first),), (first,), lambda: done.append(1)))
+    rig.tracker.settle(Settlement(KEY, (), (second,), lambda: done.append(2)))
+    await rig.tracker.settled()
     await settle_down()
     assert [message.id for message in rig.queue.standing.messages.values()] == ["m1"]
     assert rig.reports == [], "its sender keeps it"
     assert done == [1, 2], "the stream goes on"
-    assert rig.log.events("error") == ["the queue refuses this call; giving it up"]
+    assert rig.log.events("error") == ["queue call refused"]
 
 
 async def test_a_letter_that_is_refused_keeps_no_other(rig: Rig) -> None:
@@ -197,8 +197,8 @@ async def test_a_letter_that_is_refused_keeps_no_other(rig: Rig) -> None:
 
     rig.queue.standing.bury = refuse_one  # type: ignore[method-assign]
     for each in (others[0], refused, *others[1:]):
-        rig.keeper.settle(Settlement(KEY, (PendingDeadLetter("late", each),), (each,), lambda: None))
-    await rig.keeper.settled()
+        rig.tracker.settle(Settlement(KEY, (PendingDeadLetter("late", each),), (each,), lambda: None))
+    await rig.tracker.settled()
     assert len(rig.queue.standing.letters) == 3
     assert len(rig.queue.standing.messages) == 1, "what was refused stays in the queue"
 
@@ -277,12 +277,12 @@ async def test_what_is_yet_to_be_deleted_stays_invisible(rig: Rig) -> None:
     messages = await rig.receive(2)
     deletes = rig.queue.failing["delete"] = [OutcomeUnknown("lost")] * 1000
     for message in messages:
-        rig.keeper.settle(Settlement(KEY, (), (message,), lambda: None))
+        rig.tracker.settle(Settlement(KEY, (), (message,), lambda: None))
         await rig.clock.sleep(1)
     await rig.clock.sleep(3 * VISIBILITY_S)
     assert await rig.queue.standing.receive(10, 0, VISIBILITY_S, "other") == []
     deletes.clear()
-    await rig.keeper.settled()
+    await rig.tracker.settled()
     await settle_down()
     assert rig.queue.standing.messages == {}
     calls = len(rig.queue.calls)
@@ -296,7 +296,7 @@ async def test_a_failed_extension_leaves_time_for_another(rig: Rig) -> None:
     rig.queue.failing["extend"] = [Unavailable("down"), OutcomeUnknown("lost")]
     await rig.clock.sleep(3 * VISIBILITY_S)
     assert await rig.queue.standing.receive(10, 0, VISIBILITY_S, "other") == []
-    assert rig.log.events("warning").count("could not extend deliveries") == 2
+    assert rig.log.events("warning").count("cannot extend deliveries") == 2
 
 
 async def test_an_extension_that_fails_costs_no_other_delivery(rig: Rig) -> None:
@@ -396,9 +396,9 @@ async def test_deletes_wait_a_moment_to_share_a_call_where_calls_cost(rig: Rig) 
     rig.queue.linger_s = 0.1
     one, two = await rig.receive(2)
     for message in (one, two):
-        rig.keeper.settle(Settlement(KEY, (), (message,), lambda: None))
-        await rig.clock.sleep(0.5 * PATIENCE * rig.queue.linger_s)
-    await rig.clock.sleep(0.1 * PATIENCE * rig.queue.linger_s)
+        rig.tracker.settle(Settlement(KEY, (), (message,), lambda: None))
+        await rig.clock.sleep(0.5 * DELETE_LINGER_FACTOR * rig.queue.linger_s)
+    await rig.clock.sleep(0.1 * DELETE_LINGER_FACTOR * rig.queue.linger_s)
     assert [len(items) for name, items in rig.queue.calls if name == "delete"] == [2]
 
 
@@ -406,10 +406,10 @@ async def test_what_fills_no_call_waits_on(rig: Rig) -> None:
     rig.queue.linger_s = 0.1
     messages = await rig.receive(10) + await rig.receive(5)
     for start in range(0, 15, 3):
-        rig.keeper.settle(Settlement(KEY, (), tuple(messages[start : start + 3]), lambda: None))
+        rig.tracker.settle(Settlement(KEY, (), tuple(messages[start : start + 3]), lambda: None))
     await settle_down()
     assert [len(items) for name, items in rig.queue.calls if name == "delete"] == [9]
-    await rig.clock.sleep(1.1 * PATIENCE * rig.queue.linger_s)
+    await rig.clock.sleep(1.1 * DELETE_LINGER_FACTOR * rig.queue.linger_s)
     assert [len(items) for name, items in rig.queue.calls if name == "delete"] == [9, 6]
 
 
@@ -417,12 +417,12 @@ async def test_a_full_call_does_not_wait_and_neither_does_a_drain(rig: Rig) -> N
     rig.queue.linger_s = 60.0
     began = rig.clock.monotonic()
     for message in await rig.receive(10):
-        rig.keeper.settle(Settlement(KEY, (), (message,), lambda: None))
+        rig.tracker.settle(Settlement(KEY, (), (message,), lambda: None))
     await settle_down()
     assert rig.queue.names() == ["delete"]
     (last,) = await rig.receive()
-    rig.keeper.settle(Settlement(KEY, (), (last,), lambda: None))
-    await rig.keeper.settled()
+    rig.tracker.settle(Settlement(KEY, (), (last,), lambda: None))
+    await rig.tracker.settled()
     assert rig.queue.names() == ["delete", "delete"]
     assert rig.clock.monotonic() == began
 
