@@ -18,8 +18,12 @@ from examples.tracking.picture import Picture, PictureNode
 from examples.tracking.plan import DRAIN_AT, FPS, KILL_AT, LATEST, RUN, DemoCamera, DemoFailed, DemoPlan
 from examples.tracking.report import best_frames
 from examples.tracking.view import DemoView
-from holdfast.extend.commands import Launcher, Supervisor, exits, set_up_log, share_slots
+from holdfast.cli.children import Launcher
+from holdfast.cli.node import share_slots
+from holdfast.cluster.supervisor import Supervisor
+from holdfast.extend.commands import exits
 from holdfast.extend.products import Config, Services
+from holdfast.system.log import set_up as set_up_log
 from holdfast.vision.ingest import ingest
 from holdfast.vision.places import object_name
 

@@ -17,7 +17,7 @@ import msgspec
 from examples.tracking.plan import FPS, RUN, DemoCamera, DemoFailed, DemoPlan
 from holdfast import Context
 from holdfast.extend import Machine
-from holdfast.extend.commands import die_with
+from holdfast.slots.lifeline import die_with
 from holdfast.vision.handler import Frame, Tracking
 from holdfast.vision.ingest import stills
 

@@ -25,7 +25,8 @@ from examples.tracking.report import draw_sheet, table
 from examples.tracking.servers import KNOWN
 from examples.tracking.view import make_view
 from holdfast.errors import HoldfastError
-from holdfast.extend.commands import exits, output, set_up_log
+from holdfast.extend.commands import exits, output
+from holdfast.system.log import set_up as set_up_log
 
 T = TypeVar("T")
 

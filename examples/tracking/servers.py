@@ -10,8 +10,9 @@ from typing import Any
 import aiohttp
 
 from examples.tracking import app
+from holdfast.assembly.checks import queues_of
 from holdfast.errors import ConfigError
-from holdfast.extend.products import Services, queues_of
+from holdfast.extend.products import Services
 from simulator.servers import FauxqsServer, PostgresqlServer, RedisServer, ZooKeeperServer
 
 KNOWN = {

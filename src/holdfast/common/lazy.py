@@ -7,15 +7,24 @@ from importlib import import_module
 from typing import Any
 
 
-def exports(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that imports each name in ``places`` from the given place: a
-    module, ``module:name`` where the name there is another one, or ``module:`` for the module itself."""
+def exports(package: str, names: Mapping[str, str], **modules: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package.
+
+    ``names`` has the names that a module gives, separated by spaces; ``State=TaskState`` gives ``State`` by
+    another name. ``modules`` are modules that are given whole.
+    """
+    places = {
+        name.rpartition("=")[2]: (module, name.partition("=")[0])
+        for module, some in names.items()
+        for name in some.split()
+    }
 
     def get(name: str) -> Any:
+        if name in modules:
+            return import_module(modules[name])
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        place, colon, there = places[name].partition(":")
-        module = import_module(place)
-        return module if colon and not there else getattr(module, there or name)
+        module, there = places[name]
+        return getattr(import_module(module), there)
 
     return get

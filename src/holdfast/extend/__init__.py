@@ -1,30 +1,31 @@
 """The public API for packages that extend Holdfast: services for URL schemes, commands, and whole products.
 
-This module has what a service needs: the ports, the records in their signatures, and :class:`Service`, whose
-subclasses open the ports. ``ledger``, ``task_rules`` and ``task_changes`` are the rules by which state stores
-and task stores change what they keep. The other modules are
+This module has the parts of a service: the ports, the records in their signatures, and :class:`Service`,
+whose subclasses open the ports. ``ledger``, ``task_rules`` and ``task_changes`` are the rules by which state
+stores and task stores change their records. The other modules are
 
 * :mod:`holdfast.extend.tools`: declared settings, pauses, rates, JSON, redaction; no I/O;
-* :mod:`holdfast.extend.commands`: what the commands of ``holdfast`` have in common;
-* :mod:`holdfast.extend.products`: what a product adds to nodes, to ``holdfast status`` and ``doctor``;
-* :mod:`holdfast.extend.api`: what a product adds to the JSON API of the console;
+* :mod:`holdfast.extend.commands`: the common parts of the commands of ``holdfast``;
+* :mod:`holdfast.extend.products`: the parts of a product on nodes, in ``holdfast status`` and in ``doctor``;
+* :mod:`holdfast.extend.api`: a product's operations in the JSON API of the console;
+* :mod:`holdfast.extend.pages`: a product's pages in the console;
 * :mod:`holdfast.extend.tracing`: spans, and places in traces;
 * :mod:`holdfast.extend.s3`: Holdfast's own client of S3.
 
-A package registers what it adds as entry points. Holdfast finds it once the package is installed. The groups
-are
+A package registers its parts as entry points, and Holdfast finds them when the package is installed. The
+groups are
 
 * ``holdfast.services``, named by a URL scheme: an object of a subclass of :class:`Service`;
 * ``holdfast.targets``, named by a URL scheme: an object of a subclass of :class:`TargetService`, for effects;
-* ``holdfast.backups``, named by a URL scheme: a function that opens where dead letters are kept;
-* ``holdfast.commands``, named as ``holdfast NAME``: a function, an App of Cyclopts, or where one is: a
-  :class:`holdfast.extend.commands.LazyCommand`;
+* ``holdfast.backups``, named by a URL scheme: a function that opens a store of dead letters;
+* ``holdfast.commands``, named as ``holdfast NAME``: a function, an App of Cyclopts, or a
+  :class:`holdfast.extend.commands.LazyCommand` that names one;
 * ``holdfast.products``, by any name: an object of a subclass of :class:`holdfast.extend.products.Product`;
 * ``holdfast.devices``, named by a URL scheme: an object of a subclass of ``holdfast.devices.BrokerService``;
 * ``holdfast.sinks``, named by a URL scheme: an object of a subclass of ``holdfast.reports.SinkService``.
 
-A product may have groups of its own, as the last two are. :func:`lookup` finds what is registered in one.
-With :func:`exports` a package imports its public names at their first use.
+A product may have groups of its own, as the last two are. :func:`lookup` finds the objects of a group. With
+:func:`exports` a package imports its public names at their first use.
 """
 
 from typing import TYPE_CHECKING
@@ -61,11 +62,10 @@ if TYPE_CHECKING:
     from holdfast.ports.target import OutgoingEffect, Target
     from holdfast.ports.tasks import BriefingTasks, TaskStore, TransferableTasks
     from holdfast.rules.streams import ledger
-    from holdfast.rules.streams.ledger import Checkpoint, Commit, Result
     from holdfast.rules.tasks import changes as task_changes
     from holdfast.rules.tasks import task as task_rules
-    from holdfast.rules.tasks.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, Task
     from holdfast.rules.tasks.task import State as TaskState
+    from holdfast.rules.tasks.task import Task
     from holdfast.system.bell import Bell
     from holdfast.system.clock import SystemClock
     from holdfast.system.doorbell import Doorbell
@@ -78,83 +78,43 @@ else:  # A service that offers a queue needs no state store.
     __getattr__ = exports(
         __name__,
         {
-            "Access": "holdfast.system.files",
-            "AttemptBeat": "holdfast.rules.tasks.task",
-            "Backup": "holdfast.ports.backup",
-            "Bell": "holdfast.system.bell",
-            "BriefingTasks": "holdfast.ports.tasks",
-            "Change": "holdfast.ports.coordinator",
-            "Checkpoint": "holdfast.rules.streams.ledger",
-            "Claim": "holdfast.ports.coordinator",
-            "Clock": "holdfast.ports.clock",
-            "Commit": "holdfast.rules.streams.ledger",
-            "Coordinator": "holdfast.ports.coordinator",
-            "DatabaseHealth": "holdfast.ports.state",
-            "DeadLetter": "holdfast.ports.queue",
-            "Delivery": "holdfast.ports.queue",
-            "Depth": "holdfast.ports.queue",
-            "Document": "holdfast.ports.registry",
-            "Doorbell": "holdfast.system.doorbell",
-            "EndAttempt": "holdfast.rules.tasks.task",
-            "Kept": "holdfast.ports.backup",
-            "KeyedQueue": "holdfast.ports.queue",
-            "Load": "holdfast.ports.coordinator",
-            "Logged": "holdfast.ports.state",
-            "Machine": "holdfast.system.machine",
-            "Made": "holdfast.ports.queue_setup",
-            "Member": "holdfast.ports.coordinator",
-            "Meter": "holdfast.ports.meter",
-            "OWNER": "holdfast.system.files",
-            "Objects": "holdfast.ports.objects",
-            "Outgoing": "holdfast.ports.queue",
-            "OutgoingEffect": "holdfast.ports.target",
-            "PutBack": "holdfast.ports.queue",
-            "Queue": "holdfast.ports.queue",
-            "QueueFinding": "holdfast.ports.queue_setup",
-            "QueueSetup": "holdfast.ports.queue_setup",
-            "Registry": "holdfast.ports.registry",
-            "Result": "holdfast.rules.streams.ledger",
-            "ReturnAttempt": "holdfast.rules.tasks.task",
-            "Risk": "holdfast.ports.state",
-            "SchemaSteps": "holdfast.common.migrations",
-            "SeqKind": "holdfast.common.message",
-            "StartAttempt": "holdfast.rules.tasks.task",
-            "StateStore": "holdfast.ports.state",
-            "SystemClock": "holdfast.system.clock",
-            "Taken": "holdfast.ports.queue",
-            "Target": "holdfast.ports.target",
-            "Task": "holdfast.rules.tasks.task",
-            "TaskState": "holdfast.rules.tasks.task:State",
-            "TaskStore": "holdfast.ports.tasks",
-            "TransferableQueue": "holdfast.ports.queue",
-            "TransferableState": "holdfast.ports.state",
-            "TransferableTasks": "holdfast.ports.tasks",
-            "WaitingMessage": "holdfast.ports.queue",
-            "for_writers": "holdfast.system.files",
-            "get_logger": "holdfast.system.log",
-            "ledger": "holdfast.rules.streams.ledger:",
-            "make_file": "holdfast.system.files",
-            "make_folder": "holdfast.system.files",
-            "retry_call": "holdfast.system.retrying",
-            "quick_switches": "holdfast.system.interpreter",
-            "sync_names": "holdfast.system.files",
-            "task_changes": "holdfast.rules.tasks.changes:",
-            "task_rules": "holdfast.rules.tasks.task:",
+            "holdfast.common.message": "SeqKind",
+            "holdfast.common.migrations": "SchemaSteps",
+            "holdfast.ports.backup": "Backup Kept",
+            "holdfast.ports.clock": "Clock",
+            "holdfast.ports.coordinator": "Change Claim Coordinator Load Member",
+            "holdfast.ports.meter": "Meter",
+            "holdfast.ports.objects": "Objects",
+            "holdfast.ports.queue": "DeadLetter Delivery Depth KeyedQueue Outgoing PutBack Queue Taken TransferableQueue WaitingMessage",
+            "holdfast.ports.queue_setup": "Made QueueFinding QueueSetup",
+            "holdfast.ports.registry": "Document Registry",
+            "holdfast.ports.state": "DatabaseHealth Logged Risk StateStore TransferableState",
+            "holdfast.ports.target": "OutgoingEffect Target",
+            "holdfast.ports.tasks": "BriefingTasks TaskStore TransferableTasks",
+            "holdfast.rules.tasks.task": "State=TaskState Task",
+            "holdfast.system.bell": "Bell",
+            "holdfast.system.clock": "SystemClock",
+            "holdfast.system.doorbell": "Doorbell",
+            "holdfast.system.files": "Access OWNER for_writers make_file make_folder sync_names",
+            "holdfast.system.interpreter": "quick_switches",
+            "holdfast.system.log": "get_logger",
+            "holdfast.system.machine": "Machine",
+            "holdfast.system.retrying": "retry_call",
         },
+        ledger="holdfast.rules.streams.ledger",
+        task_changes="holdfast.rules.tasks.changes",
+        task_rules="holdfast.rules.tasks.task",
     )
 
 __all__ = [
     "OWNER",
     "Access",
-    "AttemptBeat",
     "Backup",
     "Bell",
     "BriefingTasks",
     "Change",
-    "Checkpoint",
     "Claim",
     "Clock",
-    "Commit",
     "Coordinator",
     "DatabaseHealth",
     "DeadLetter",
@@ -162,7 +122,6 @@ __all__ = [
     "Depth",
     "Document",
     "Doorbell",
-    "EndAttempt",
     "Kept",
     "KeyedQueue",
     "Load",
@@ -180,13 +139,10 @@ __all__ = [
     "QueueFinding",
     "QueueSetup",
     "Registry",
-    "Result",
-    "ReturnAttempt",
     "Risk",
     "SchemaSteps",
     "SeqKind",
     "Service",
-    "StartAttempt",
     "StateStore",
     "SystemClock",
     "Taken",

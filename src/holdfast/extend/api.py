@@ -34,11 +34,9 @@ else:  # A node needs no console.
     __getattr__ = exports(
         __name__,
         {
-            "Call": "holdfast.console.api.operations",
-            "Limit": "holdfast.console.api.lists",
-            "NoFields": "holdfast.operate.actions",
-            "Operation": "holdfast.console.api.operations",
-            "shown": "holdfast.console.api.lists",
+            "holdfast.console.api.lists": "Limit shown",
+            "holdfast.console.api.operations": "Call Operation",
+            "holdfast.operate.actions": "NoFields",
         },
     )
 

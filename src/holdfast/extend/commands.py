@@ -10,19 +10,18 @@ A command is a function with typed parameters, sync or async. Its docstring is i
             depth = await services.queue("stock").depth()
         output.json_line(depth) if json else output.say(f"{depth.ready} wait")
 
-Where its module takes long to import, register a :class:`LazyCommand` in its place: it says where the
-function is, and what the page of all commands says of it.
+If its module takes long to import, register a :class:`LazyCommand` instead: it names the function and has its
+summary for the list of commands.
 
-It returns its exit code (see ``exits``), or None. It may raise the errors of Holdfast: they are printed, and
-set the exit code.
+The function returns its exit code (see ``exits``), or None. It may raise Holdfast's errors: they are printed
+and set the exit code.
 
-What changes something is done within ``async with audited(services, "restock", "shelf 7", {"count": 3})``:
-then the audit log has who did what, and what came of it, and the command goes on to its end although nobody
-reads its output any more, as after ``| head``. What changes something that the log doesn't have calls
+A command that changes data does so within ``async with audited(services, "restock", "shelf 7", {"count":
+3})``. The audit log then records the user, the action and its outcome. The command also runs to its end if
+its output is no longer read, as after ``| head``. A command whose changes aren't audited calls
 ``output.go_on_unread()`` first.
 
-:class:`Launcher` and :class:`Supervisor` run nodes as child processes. :func:`signals` tells when the command
-should end, :func:`die_with` ends a process with its parent, and :func:`set_up_log` sends the log elsewhere.
+:func:`signals` returns events that are set when the command should end.
 """
 
 from typing import TYPE_CHECKING
@@ -32,50 +31,33 @@ from holdfast.common.lazy import exports
 if TYPE_CHECKING:
     from holdfast.cli import exits, output
     from holdfast.cli.auditing import audited
-    from holdfast.cli.children import Launcher
-    from holdfast.cli.node import share_slots, signals
+    from holdfast.cli.node import signals
     from holdfast.cli.options import DEFAULTS, Json, Limit, Options
     from holdfast.cli.survey import warn_of_undeclared
-    from holdfast.cluster.supervisor import Supervisor
     from holdfast.registration.entry_points import LazyCommand
-    from holdfast.slots.lifeline import die_with
-    from holdfast.system.log import set_up as set_up_log
 else:  # A page of help needs no node.
     __getattr__ = exports(
         __name__,
         {
-            "LazyCommand": "holdfast.registration.entry_points",
-            "DEFAULTS": "holdfast.cli.options",
-            "Json": "holdfast.cli.options",
-            "Launcher": "holdfast.cli.children",
-            "Limit": "holdfast.cli.options",
-            "Options": "holdfast.cli.options",
-            "Supervisor": "holdfast.cluster.supervisor",
-            "audited": "holdfast.cli.auditing",
-            "die_with": "holdfast.slots.lifeline",
-            "exits": "holdfast.cli.exits:",
-            "output": "holdfast.cli.output:",
-            "set_up_log": "holdfast.system.log:set_up",
-            "share_slots": "holdfast.cli.node",
-            "signals": "holdfast.cli.node",
-            "warn_of_undeclared": "holdfast.cli.survey",
+            "holdfast.cli.auditing": "audited",
+            "holdfast.cli.node": "signals",
+            "holdfast.cli.options": "DEFAULTS Json Limit Options",
+            "holdfast.cli.survey": "warn_of_undeclared",
+            "holdfast.registration.entry_points": "LazyCommand",
         },
+        exits="holdfast.cli.exits",
+        output="holdfast.cli.output",
     )
 
 __all__ = [
     "DEFAULTS",
     "Json",
-    "Launcher",
     "LazyCommand",
     "Limit",
     "Options",
-    "Supervisor",
     "audited",
-    "die_with",
     "exits",
     "output",
-    "set_up_log",
-    "share_slots",
     "signals",
     "warn_of_undeclared",
 ]

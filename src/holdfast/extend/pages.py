@@ -10,10 +10,10 @@ templates and files are, what stands in the navigation, and its routes, each wit
         return [("read", [web.get("/crates", show)])]
 
 Templates are Jinja's, with every value escaped. The content policy allows neither scripts nor styles in a
-page: they are files, which :class:`ProductPages` serves. ``refreshed`` of ``macros.html`` has an element
-loaded again each time the console has looked at what products tell. :func:`act` does what a form asks for: it
-is audited and ends with a notice on a page; :func:`field` reads a field of the form, and :func:`whole_number`
-a number that stands in one or in an address.
+page: they are files, which :class:`ProductPages` serves. ``refreshed`` of ``macros.html`` reloads an element
+each time the console has read the products' data. :func:`act` performs an action of a form, writes it into
+the audit log, and shows a notice. :func:`field` reads a field of the form, and :func:`whole_number` a number
+in a form or an address.
 """
 
 from typing import TYPE_CHECKING
@@ -34,18 +34,15 @@ else:  # A node needs no console.
     __getattr__ = exports(
         __name__,
         {
-            "ConsoleParts": "holdfast.console.parts",
-            "Group": "holdfast.console.access",
-            "ProductPages": "holdfast.console.product_pages",
-            "Question": "holdfast.console.index",
-            "RequestRefused": "holdfast.http.problem",
-            "SharedReads": "holdfast.console.caching",
-            "act": "holdfast.console.pages.acting",
-            "caller_of": "holdfast.console.access",
-            "field": "holdfast.console.pages.acting",
-            "latest_results": "holdfast.operate.streams",
-            "stream_path": "holdfast.console.overview",
-            "whole_number": "holdfast.console.pages.acting",
+            "holdfast.console.access": "Group caller_of",
+            "holdfast.console.caching": "SharedReads",
+            "holdfast.console.index": "Question",
+            "holdfast.console.overview": "stream_path",
+            "holdfast.console.pages.acting": "act field whole_number",
+            "holdfast.console.parts": "ConsoleParts",
+            "holdfast.console.product_pages": "ProductPages",
+            "holdfast.http.problem": "RequestRefused",
+            "holdfast.operate.streams": "latest_results",
         },
     )
 

@@ -1,14 +1,15 @@
 """The public API for products. A product is a kind of work that apps declare, in a package of its own.
 
 A package registers an object of a subclass of :class:`Product` in the group ``holdfast.products``. The
-product adds a :class:`NodePart` to each node: its :class:`Work`, and what tells its metrics. Work gets clock,
-log, peers and memberships from its :class:`Host`. What operators see of the product is in its
-:class:`OperatorPart`: a table of ``holdfast status``, findings of ``holdfast doctor``, operations of the
-console's JSON API (:mod:`holdfast.extend.api`) and pages (:mod:`holdfast.extend.pages`).
+product adds a :class:`NodePart` to each node: its :class:`Work` and the collector of its metrics. Work gets
+clock, log, peers and memberships from its :class:`Host`. The product's :class:`OperatorPart` is for
+operators: a table of ``holdfast status``, findings of ``holdfast doctor``, operations of the console's JSON
+API (:mod:`holdfast.extend.api`) and pages (:mod:`holdfast.extend.pages`).
+
 :class:`Services` opens the queues and stores that settings name, and :func:`load` reads the settings.
-:func:`services_of` finds the services that know the tasks of an app, and :func:`check_app` refuses the name
-of an app that there isn't. With :func:`encode_brief` a product can tell on a queue of briefs how its work
-ended, as tasks do.
+:func:`services_of` finds the services that have the tasks of an app, and :func:`check_app` refuses the name
+of an app that doesn't exist. :func:`encode_brief` encodes the outcome of a product's work as a task's
+outcome.
 """
 
 from typing import TYPE_CHECKING
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING
 from holdfast.common.lazy import exports
 
 if TYPE_CHECKING:
-    from holdfast.assembly.checks import queues_of
     from holdfast.assembly.products import Product, products
     from holdfast.cli.findings import Finding, look_at
     from holdfast.cli.products import OperatorPart
@@ -33,32 +33,26 @@ if TYPE_CHECKING:
     from holdfast.tasks.spec import TaskSettings
     from holdfast.tasks.wire import Envelope, encode_brief
     from holdfast.wiring.services import Services
-else:  # Whoever asks what an app declares runs no node.
+else:  # A program that only reads what an app declares runs no node.
     __getattr__ = exports(
         __name__,
         {
-            "BRIEF_VISIBILITY_S": "holdfast.tasks.producer",
-            "Config": "holdfast.config.settings",
-            "Envelope": "holdfast.tasks.wire",
-            "Finding": "holdfast.cli.findings",
-            "Host": "holdfast.cluster.host",
-            "MemoryRegistry": "holdfast.services.memory.registry",
-            "OperatorPart": "holdfast.cli.products",
-            "Product": "holdfast.assembly.products",
-            "StatusTable": "holdfast.operate.products",
-            "products": "holdfast.assembly.products",
-            "NodePart": "holdfast.cluster.node",
-            "Services": "holdfast.wiring.services",
-            "TaskSettings": "holdfast.tasks.spec",
-            "Work": "holdfast.cluster.node",
-            "await_user_code": "holdfast.cluster.lifecycle",
-            "check_app": "holdfast.operate.tasks",
-            "encode_brief": "holdfast.tasks.wire",
-            "load": "holdfast.config.sources",
-            "look_at": "holdfast.cli.findings",
-            "queues_of": "holdfast.assembly.checks",
-            "services_of": "holdfast.operate.tasks",
-            "task_queue": "holdfast.tasks.names",
+            "holdfast.assembly.products": "Product products",
+            "holdfast.cli.findings": "Finding look_at",
+            "holdfast.cli.products": "OperatorPart",
+            "holdfast.cluster.host": "Host",
+            "holdfast.cluster.lifecycle": "await_user_code",
+            "holdfast.cluster.node": "NodePart Work",
+            "holdfast.config.settings": "Config",
+            "holdfast.config.sources": "load",
+            "holdfast.operate.products": "StatusTable",
+            "holdfast.operate.tasks": "check_app services_of",
+            "holdfast.services.memory.registry": "MemoryRegistry",
+            "holdfast.tasks.names": "task_queue",
+            "holdfast.tasks.producer": "BRIEF_VISIBILITY_S",
+            "holdfast.tasks.spec": "TaskSettings",
+            "holdfast.tasks.wire": "Envelope encode_brief",
+            "holdfast.wiring.services": "Services",
         },
     )
 
@@ -82,7 +76,6 @@ __all__ = [
     "load",
     "look_at",
     "products",
-    "queues_of",
     "services_of",
     "task_queue",
 ]

@@ -22,17 +22,10 @@ else:  # To read a URL takes no client.
     __getattr__ = exports(
         __name__,
         {
-            "AwsClient": "holdfast.services.aws.client",
-            "AwsRefused": "holdfast.services.aws.client",
-            "AwsResponse": "holdfast.services.aws.client",
-            "CONTENT_TYPE": "holdfast.services.aws.s3_url",
-            "KEY_BYTES_MAX": "holdfast.services.aws.s3_url",
-            "Keys": "holdfast.services.aws.client",
-            "MultipartUpload": "holdfast.services.aws.upload",
-            "S3": "holdfast.services.aws.s3",
-            "Spot": "holdfast.services.aws.s3_url",
-            "UNTRUSTED": "holdfast.services.aws.client",
-            "parse": "holdfast.services.aws.s3_url",
+            "holdfast.services.aws.client": "AwsClient AwsRefused AwsResponse Keys UNTRUSTED",
+            "holdfast.services.aws.s3": "S3",
+            "holdfast.services.aws.s3_url": "CONTENT_TYPE KEY_BYTES_MAX Spot parse",
+            "holdfast.services.aws.upload": "MultipartUpload",
         },
     )
 

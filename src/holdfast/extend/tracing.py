@@ -25,9 +25,7 @@ else:  # A program that sends needs no node.
     __getattr__ = exports(
         __name__,
         {
-            "OpenSpan": "holdfast.cluster.tracer",
-            "Tracer": "holdfast.cluster.tracer",
-            "trace_of": "holdfast.cluster.tracer",
+            "holdfast.cluster.tracer": "OpenSpan Tracer trace_of",
         },
     )
 

@@ -16,11 +16,9 @@ else:  # These import all services or pytest, so they are imported only when the
     __getattr__ = exports(
         __name__,
         {
-            "NodeForTests": "holdfast.testing.node",
-            "NodeSettings": "holdfast.config.settings",
-            "StartNode": "holdfast.testing.pytest_plugin",
-            "StreamResult": "holdfast.testing.node",
-            "node_for_tests": "holdfast.testing.node",
+            "holdfast.config.settings": "NodeSettings",
+            "holdfast.testing.node": "NodeForTests StreamResult node_for_tests",
+            "holdfast.testing.pytest_plugin": "StartNode",
         },
     )
 

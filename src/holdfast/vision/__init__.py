@@ -14,11 +14,8 @@ else:  # OnnxDetector needs the extra ``onnx``.
     __getattr__ = exports(
         __name__,
         {
-            "Frame": "holdfast.vision.handler",
-            "ModelTracking": "holdfast.vision.handler",
-            "OnnxDetector": "holdfast.vision.onnx",
-            "Tracking": "holdfast.vision.handler",
-            "frame_of": "holdfast.vision.handler",
+            "holdfast.vision.handler": "Frame ModelTracking Tracking frame_of",
+            "holdfast.vision.onnx": "OnnxDetector",
         },
     )
 
