@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.devices.rules.device_queue import CommandState, HeadPhase, StoredCommand, shard_of
 from holdfast.devices.rules.device_turn import Rollout, TurnRequest, TurnResult
+from holdfast.errors import Fenced
 
 OnResult = Callable[[Any, StoredCommand], None]
 """Called in the transaction that closes a command, with what that transaction is written with."""
@@ -64,6 +65,11 @@ def place_command(command: NewCommand, shards: int, lanes: int) -> NewCommand:
     if (command.shard, command.lane) == (shard, lane % lanes):
         return command
     return msgspec.structs.replace(command, shard=shard, lane=lane % lanes)
+
+
+def fenced(outbox: str, shard: int, epoch: int) -> Fenced:
+    """Return the error for an owner of another epoch than the current one."""
+    return Fenced(f"shard {shard} of outbox {outbox!r} has epoch {epoch}; another node owns it", epoch)
 
 
 class WriterSettings(msgspec.Struct, frozen=True):

@@ -1,8 +1,8 @@
-"""The queue of one device: what its head may do next, and what becomes of a command.
+"""The queue of one device: the states of a command, and the head of a lane.
 
-A command is a row of the outbox's table. Its states and what moves it between them are one table, ``TABLE``.
-The *head* is a second row, one for each device and lane: it says whether a command is out, and when there is
-something to do next. Only the owner of a device's shard changes either.
+A command is a row of the outbox's table; ``TABLE`` has its states and their changes. The *head* is a second
+row, one for each lane of a device: it says which command is out, and when there is something to do next. Only
+the owner of a device's shard changes either.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ TABLE: dict[tuple[CommandState, Cause], CommandState] = {
     (CommandState.FAILED, Cause.RETRY): CommandState.SCHEDULED,
     (CommandState.EXPIRED, Cause.RETRY): CommandState.SCHEDULED,
 }
-"""Every move there is. What isn't here doesn't happen: a command that is out can't be cancelled, for the
-device may be at it; an answer to one that isn't out changes nothing."""
+"""All changes of state. Others don't happen: a published command can't be cancelled, because the device may
+be working on it, and an answer to a command that isn't published changes nothing."""
 
 CLOSED = frozenset(
     {CommandState.ACKNOWLEDGED, CommandState.FAILED, CommandState.EXPIRED, CommandState.SUPERSEDED}
@@ -71,7 +71,7 @@ REASONS = {
 
 
 class HeadPhase(enum.StrEnum):
-    """The event that a head waits for: none; its turn; an answer; its device to come back."""
+    """The event that a head waits for: none, its turn, an answer, or the return of its device."""
 
     IDLE = "idle"
     WAITING = "waiting"
@@ -80,10 +80,10 @@ class HeadPhase(enum.StrEnum):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The head of one lane of a device. ``command`` is the one that is out (or held after it was), else 0.
-    ``due`` is the wall time at which there is something to do; None if there isn't.
+    """The head of one lane of a device. ``command`` is the command that is out, or was when the head was
+    held; 0 if none was. ``due`` is the wall time of the next step; None if there is none.
 
-    Its moves are ``out``, ``held``, ``resumed``, ``freed`` and ``idle``; nothing else changes its phase."""
+    Only ``out``, ``held``, ``resumed``, ``freed`` and ``idle`` change its phase."""
 
     device: str
     lane: int
@@ -94,39 +94,45 @@ class Head(msgspec.Struct, frozen=True):
 
     @property
     def pair(self) -> tuple[str, int]:
-        """The device and the lane of which it is the head."""
+        """The device and the lane."""
         return self.device, self.lane
 
     def out(self, command: int, due: float | None) -> Head:
-        """Return it with ``command`` out, whose answer is waited for."""
+        """Return the head after ``command`` was sent."""
         return msgspec.structs.replace(self, phase=HeadPhase.OUT, command=command, due=due)
 
     def held(self, command: int, due: float) -> Head:
-        """Return it as it waits for its device to come back. ``command`` was out before, unless 0."""
+        """Return the head while it waits for its device to come back. ``command`` was out before, unless
+        0."""
         return msgspec.structs.replace(self, phase=HeadPhase.HELD, command=command, due=due)
 
     def resumed(self, shard: int, due: float) -> Head:
-        """Return it as it waits for its turn, which the command that is out comes to first."""
+        """Return the head in wait for its turn. The command that was out goes first."""
         return msgspec.structs.replace(self, phase=HeadPhase.WAITING, shard=shard, due=due)
 
     def freed(self, due: float | None) -> Head:
-        """Return it as it waits for its turn, with no command out."""
+        """Return the head in wait for its turn, with no command out."""
         return msgspec.structs.replace(self, phase=HeadPhase.WAITING, command=0, due=due)
 
     def idle(self) -> Head:
-        """Return it without anything to do."""
+        """Return the head of an empty queue."""
         return msgspec.structs.replace(self, phase=HeadPhase.IDLE, command=0, due=None)
 
     def due_by(self, latest: float) -> Head:
-        """Return it with something to do no later than ``latest``."""
+        """Return the head with its next step at ``latest`` or sooner."""
         return msgspec.structs.replace(self, due=min(self.due or latest, latest))
 
 
-class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A command as it is stored. ``tries`` counts publications and is part of their ids; ``spent`` counts
-    those that use up tries: not the ones that no device could hear. Times are wall times. ``spoilt`` says
-    what in its row can't be read; such a command is never sent. ``reason`` says how it ended, or, while it is
-    out, why the broker refused its last try. ``traceparent`` is its place in a trace ("": none)."""
+class StoredCommand(msgspec.Struct, frozen=True):
+    """A command as a store has it. Times are wall times.
+
+    Attributes:
+        tries: how often it was published; the number is part of the id of each try.
+        spent: the tries that count against ``max_tries``. A try that reached no device doesn't.
+        reason: why it ended; while it is published, why the broker refused its last try.
+        traceparent: its place in a trace; empty if it has none.
+        spoilt: the fields of its row that can't be read. Such a command is never sent.
+    """
 
     id: int
     device: str
@@ -154,20 +160,20 @@ class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pair(self) -> tuple[str, int]:
-        """The device and the lane to which it belongs."""
+        """The device and the lane."""
         return self.device, self.lane
 
 
 NUMBER_MAX, TRIES_MAX = 2**63 - 1, 2**31 - 1
-"""What the columns of a database hold."""
+"""The largest values of the columns of a database."""
 
 EPOCH_MAX = 10**10 - 1
 """Epochs are seconds since 1970, or a little more."""
 
 
 class Correlation(msgspec.Struct, frozen=True):
-    """The id of one try of a command: an answer that brings it back fits this try only. The epoch tells apart
-    what was sent before a database was restored from a copy, whose numbers come again."""
+    """The id of one try of a command, which the answer brings back. The epoch differs after a database was
+    restored from a copy and gives the same numbers again."""
 
     epoch: int
     command: int
@@ -178,39 +184,43 @@ class Correlation(msgspec.Struct, frozen=True):
 
     @classmethod
     def longest(cls) -> str:
-        """One that takes as much room as any."""
+        """Return the longest id."""
         return str(cls(epoch=EPOCH_MAX, command=NUMBER_MAX, tries=TRIES_MAX))
 
     @classmethod
     def parse(cls, text: str) -> Correlation:
-        """Raises InvalidMessage for what was never sent."""
+        """Read an id. Raises InvalidMessage for a text that is not the id of a try."""
         parts = text.split(".")
         if len(text) > 60 or len(parts) != 3 or not all(p.isascii() and p.isdigit() for p in parts):
-            raise InvalidMessage(f"{text[:60]!r} is no id of a command")
+            raise InvalidMessage(f"{text[:60]!r} is not the id of a command")
         epoch, command, tries = map(int, parts)
         if max(epoch, command) > NUMBER_MAX or tries > TRIES_MAX:
-            raise InvalidMessage(f"{text!r} is no id of a command: no database has such numbers")
+            raise InvalidMessage(f"{text!r} is not the id of a command: its numbers are too large")
         return cls(epoch, command, tries)
 
 
 LATE_SHARE = 0.25
+"""Part of ``retry_s`` after which a marked try isn't sent any more."""
+
 JITTER = 0.15
+"""Largest random part of a retry interval."""
 
 SLOW_MAX_S = 60.0
-"""The least limit of what a device is seen to take for its answers."""
+"""Answer time in seconds that is remembered in any case, however short ``retry_max_s`` is."""
 
 SLOW_SHARE = 1.5
-"""How much longer a slow device is waited for than its answers have taken."""
+"""Factor between a slow device's answer time and the wait for its next answer."""
 
 
 class Patience(msgspec.Struct, frozen=True):
-    """The settings that say how long and how often an outbox asks a device.
+    """The settings of how long and how often an outbox asks a device.
 
     Attributes:
-        retry_s: a command without answer is sent again after this, then after twice as long, and so on.
-        retry_max_s: at most this long.
-        max_tries: then it has failed, and the next one goes.
-        probe_s: how often a device that is known to be away is tried all the same.
+        retry_s: a command without an answer is sent again after this time, then after twice the time, and so
+            on.
+        retry_max_s: the longest such time.
+        max_tries: the tries after which a command has failed.
+        probe_s: the time between tries on a device that is known to be away.
     """
 
     retry_s: Seconds = 10.0
@@ -219,8 +229,8 @@ class Patience(msgspec.Struct, frozen=True):
     probe_s: Seconds = 60.0
 
     def interval_s(self, spent: int, random: float, answers_after_s: float = 0.0) -> float:
-        """Return how many seconds the ``spent``-th try is waited for: more than ``retry_s`` by what it may be
-        sent late, and by some jitter; and longer where the device's answers were seen to take so long."""
+        """Return for how many seconds the ``spent``-th try is waited for: ``retry_s``, the time that it may
+        be sent late, and jitter; longer for a device whose answers have taken ``answers_after_s``."""
         first_s = self.retry_s * (1.0 + LATE_SHARE + JITTER)
         backoff = Backoff(
             first_s, max(self.retry_max_s, first_s), (1.0 + LATE_SHARE) * self.retry_s / first_s
@@ -229,24 +239,24 @@ class Patience(msgspec.Struct, frozen=True):
         return max(backoff.delay_s(max(spent, 1), random), slow_s * SLOW_SHARE)
 
     def longest_s(self, answers_after_s: float = 0.0) -> float:
-        """No answer, and no device, is waited for longer than this before something is done, if no device's
-        answers take longer than ``answers_after_s``."""
+        """Return the longest wait for an answer or for a device, if no device's answers take longer than
+        ``answers_after_s``."""
         slow_s = min(answers_after_s, self.slowest_s) * SLOW_SHARE
         return max(max(self.retry_max_s, self.probe_s) * (1.0 + LATE_SHARE + JITTER), slow_s)
 
     @property
     def slowest_s(self) -> float:
-        """The longest time, in seconds, that a device's answers count as taking; more counts as this."""
+        """The longest answer time, in seconds, that is remembered of a device."""
         return max(self.retry_max_s, SLOW_MAX_S)
 
     @property
     def late_s(self) -> float:
-        """A try that couldn't be sent so long after it was marked as published isn't sent any more."""
+        """The seconds after which a try that was marked as published isn't sent any more."""
         return LATE_SHARE * self.retry_s
 
 
 class HeadVerdict(enum.Enum):
-    """The decision about the command at the head."""
+    """The decision about the command of a head."""
 
     SEND = "send"
     PROBE = "probe"
@@ -264,8 +274,8 @@ def judge(
     patience: Patience,
     paused: bool = False,
 ) -> HeadVerdict:
-    """Decide what to do with ``entry``, whose turn or whose retry it is. ``away``: its device isn't there;
-    ``paused``: an operator wants nothing sent to it."""
+    """Decide what to do with ``entry``, which is next or unanswered. ``away``: its device isn't there;
+    ``paused``: an operator has paused its device."""
     if entry.expires_at is not None and entry.expires_at <= now:
         return HeadVerdict.EXPIRE
     if paused:
@@ -278,7 +288,7 @@ def judge(
 
 
 def fits(entry: StoredCommand, device: str, correlation: Correlation) -> bool:
-    """Return True if an answer is to the try of ``entry`` that is out."""
+    """Return whether an answer is to the last try of ``entry``, which is out."""
     return (
         entry.state is CommandState.PUBLISHED
         and entry.device == device
@@ -287,8 +297,8 @@ def fits(entry: StoredCommand, device: str, correlation: Correlation) -> bool:
 
 
 def answers(entry: StoredCommand, device: str, correlation: Correlation) -> bool:
-    """Return True if an answer is to any try of ``entry`` since it was first sent with its epoch: a slow
-    device answers an earlier try after the next one was sent, and did the command all the same."""
+    """Return whether an answer is to any try of ``entry`` under its epoch. A slow device answers an earlier
+    try after the next one was sent, and has done the command."""
     return (
         entry.device == device
         and (entry.epoch, entry.id) == (correlation.epoch, correlation.command)
@@ -297,24 +307,24 @@ def answers(entry: StoredCommand, device: str, correlation: Correlation) -> bool
 
 
 def is_out(head: Head | None) -> bool:
-    """Return True if the device is waited for. A command may be out although it isn't: its head is held, or
-    waits for its turn after it was."""
+    """Return whether the head waits for an answer. A command may be published without that: its head is held,
+    or waits for its turn after it was held."""
     return head is not None and head.phase is HeadPhase.OUT
 
 
 def has_last_try(head: Head) -> bool:
-    """Return True if a device that answered an earlier try may still have the last one before it."""
+    """Return whether a device that answered an earlier try may still receive the last one."""
     return head.phase is HeadPhase.OUT and head.due is not None
 
 
 def replaces(newer: StoredCommand, entry: StoredCommand) -> bool:
-    """Return True if ``entry`` must not be sent any more, for ``newer`` has the same ``supersede_key``."""
+    """Return whether ``newer`` replaces ``entry`` by its ``supersede_key``, so that ``entry`` isn't sent."""
     same = newer.device == entry.device and newer.supersede_key == entry.supersede_key is not None
     return same and newer.id > entry.id
 
 
 def publish(entry: StoredCommand, epoch: int, now: float, *, counts: bool) -> StoredCommand:
-    """``entry`` with one more try, which uses one up if it ``counts``."""
+    """Return ``entry`` with one more try. ``counts``: the try counts against ``max_tries``."""
     return msgspec.structs.replace(
         entry,
         state=TABLE[entry.state, Cause.PUBLISH],
@@ -329,7 +339,7 @@ def publish(entry: StoredCommand, epoch: int, now: float, *, counts: bool) -> St
 def close(
     entry: StoredCommand, cause: Cause, now: float, *, answer: bytes | None = None, reason: str = ""
 ) -> StoredCommand:
-    """``entry`` at its end."""
+    """Return ``entry`` in its final state."""
     return msgspec.structs.replace(
         entry,
         state=TABLE[entry.state, cause],
@@ -340,7 +350,7 @@ def close(
 
 
 def retry(entry: StoredCommand) -> StoredCommand:
-    """``entry`` scheduled again, without expiry."""
+    """Return ``entry`` scheduled again, without expiry."""
     return msgspec.structs.replace(
         entry,
         state=TABLE[entry.state, Cause.RETRY],
@@ -353,5 +363,5 @@ def retry(entry: StoredCommand) -> StoredCommand:
 
 
 def shard_of(device: str, shards: int) -> int:
-    """Return the number of a device's shard, of ``shards`` that are numbered from 0."""
+    """Return the number of a device's shard, from 0."""
     return crc32(device.encode()) % shards

@@ -1,8 +1,9 @@
-"""One turn of a dispatcher: all that happened since the last one, in one transaction.
+"""One turn of a dispatcher: all events since the last one, in one transaction.
 
-Answers close their commands and free their devices; what was added comes to its device's head; heads that are
-due are judged; what may go is marked as published. Only after the transaction is anything sent: a crash at
-any step leaves a command that is sent again when its retry interval is over, and none that is forgotten.
+Answers close their commands and free their devices, new commands come to the heads of their devices, due
+heads are judged, and commands that may go are marked as published. Commands are sent only after the
+transaction: after a crash at any step a command is sent again when its retry interval is over, and none is
+    forgotten.
 
 The decisions are here. A dispatcher brings a ``TurnRequest``; a store provides ``OutboxRows``, which read
 ``TurnRows`` and write inside its transaction; ``take_turn`` decides, and returns a ``TurnResult``.
@@ -29,14 +30,14 @@ from holdfast.devices.rules.device_queue import (
 from holdfast.devices.rules.group_rate import GroupRate, Pair, RolloutRates
 
 ROUNDS_MAX = 16
-"""How many commands of one device a turn closes unsent, one after another; the next turn goes on."""
-
+"""Commands of one device that a turn closes unsent, one after another; the next turn goes on."""
 
 DOUBLINGS_MAX = 16
+"""Times that the pause after a refusal is doubled."""
 
 
 class CommandAnswer(msgspec.Struct, frozen=True):
-    """A device's answer to a try; or, with a ``reason``, why no try can ever reach the device."""
+    """A device's answer to a try. With a ``reason``: no try can ever reach the device."""
 
     device: str
     correlation: Correlation
@@ -46,9 +47,13 @@ class CommandAnswer(msgspec.Struct, frozen=True):
 
 
 class Unsent(msgspec.Struct, frozen=True):
-    """A try that was marked as published, and that the broker didn't take. Not ``certain``: it may have
-    reached the device all the same, so that the retry interval stands. Not ``spent``: it was a probe, which
-    uses up no try. ``refusal`` is the broker's word, where it takes no such command: then the try counts."""
+    """A try that was marked as published, and that the broker didn't take.
+
+    Attributes:
+        certain: it can't have reached the device. Otherwise the retry interval stands.
+        spent: it counted against ``max_tries``; False for a probe.
+        refusal: why the broker takes no such command; then the try counts.
+    """
 
     correlation: Correlation
     certain: bool = True
@@ -57,7 +62,7 @@ class Unsent(msgspec.Struct, frozen=True):
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """A mark that a device has new commands; ``command`` is given where it replaces unsent ones."""
+    """A mark that a device has new commands. ``command`` is the new one if it replaces unsent ones."""
 
     id: int
     device: str
@@ -68,8 +73,8 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class Cancel(msgspec.Struct, frozen=True):
-    """A mark that commands of a device are to be taken back, as far as they aren't out: those with ids lower
-    than ``below``, of its ``supersede_key`` if it has one; or, if not 0, only the one that is ``command``."""
+    """A mark that scheduled commands of a device are to be cancelled: all with ids below ``below``, and with
+    ``supersede_key`` unless it is None; or only ``command`` unless it is 0."""
 
     id: int
     device: str
@@ -79,7 +84,7 @@ class Cancel(msgspec.Struct, frozen=True):
     command: int = 0
 
     def matches(self, entry: StoredCommand) -> bool:
-        """Return True if ``entry`` is to be taken back."""
+        """Return whether ``entry`` is to be cancelled."""
         if self.command:
             return entry.id == self.command
         keyed = self.supersede_key in (None, entry.supersede_key)
@@ -87,7 +92,7 @@ class Cancel(msgspec.Struct, frozen=True):
 
 
 class Rollout(msgspec.Struct, frozen=True):
-    """One command for many devices: how far it is. It is ``aborted`` once more than ``abort_share`` (0 to 1)
+    """The progress of one command for many devices. It is ``aborted`` once more than ``abort_share`` (0 to 1)
     of ``total`` have failed or expired. ``rate`` is in devices a second; None for no limit."""
 
     id: int
@@ -102,11 +107,11 @@ class Rollout(msgspec.Struct, frozen=True):
 
     @property
     def over(self) -> bool:
-        """All its commands are closed."""
+        """Whether all its commands are closed."""
         return self.done + self.failed >= self.total
 
     def after(self, done: int, failed: int) -> Rollout:
-        """The rollout with more commands closed."""
+        """Return the rollout with more commands closed."""
         all_failed = self.failed + failed
         return msgspec.structs.replace(
             self,
@@ -120,32 +125,32 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The events and limits that a dispatcher brings to a turn.
 
     Attributes:
-        outbox: whose devices.
+        outbox: the name of the outbox.
         grants: the epochs of the shards that the dispatcher owns.
-        sendable: of these, the shards that can send now.
-        now: wall time.
-        answers: of devices, since the last turn.
-        unsent: tries that the broker didn't take.
-        room: how many more devices may be waited for; below 0 where a shard came with too many.
+        sendable: the owned shards that can send now.
+        now: the wall time.
+        answers: the answers of devices since the last turn.
+        unsent: the tries that the broker didn't take.
+        room: how many more devices may be waited for; below 0 if a new shard had too many.
         rate: how many commands may be sent now.
-        limit: how many rows of each kind one turn takes.
-        away: the devices that are known to be away.
-        back: those that have just come back.
-        shards: how many shards the outbox has.
-        seen: when devices last gave a sign of life, if ever, as far as it is to be stored.
-        pause_s: when to try again what the broker didn't take; then after twice as long, and so on.
-        shift_s: by how much the wall clock was set since the last turn: what is due is shifted along.
-        still_out: tries that may have reached their devices only now, or that the store may have forgotten
-            in a crash: they are out, and their answers are waited for from now on.
-        fresh: of the shards, those whose connection has just been made for the first time: what an earlier
-            owner sent may have reached devices until now.
-        check_dues: the clock may have been set while nobody noticed, or a turn of unknown outcome have
-            happened: bring in what is due much too late.
-        sweep: look for what has expired in the queues, too.
-        groups: rates of groups of devices.
-        rollouts: the dispatcher's part in the rates of rollouts.
-        brief: each closing is to be told as a brief, too.
-        slow: how long the answers of devices have taken that answer later than they are waited for.
+        limit: the rows of each kind that one turn takes.
+        away: the devices that are away.
+        back: the devices that have just come back.
+        shards: the number of the outbox's shards.
+        seen: when devices were last seen, if ever, to be stored.
+        pause_s: seconds after which an unsent try is repeated the first time; then twice as long, and so on.
+        shift_s: seconds by which the wall clock was set since the last turn; due times are shifted along.
+        still_out: tries that may have reached their devices only now, or that the store may have forgotten in
+            a crash. Their answers are waited for from now on.
+        fresh: the shards that have just connected for the first time. An earlier owner's tries may have
+            reached devices until now.
+        check_dues: cap times that are due much too late: the clock may have been set unnoticed, or a turn of
+            unknown outcome may have happened.
+        sweep: also close what has expired in the queues.
+        groups: the rates of groups of devices.
+        rollouts: the dispatcher's share of the rates of rollouts.
+        brief: store a pending brief for each closed command.
+        slow: the answer times of devices that answer later than they are waited for.
     """
 
     outbox: str
@@ -174,13 +179,18 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     slow: Mapping[str, float] = {}
 
     @property
+    def command_ids(self) -> Set[int]:
+        """The ids of the commands of ``answers`` and ``unsent``."""
+        return {each.correlation.command for events in (self.answers, self.unsent) for each in events}
+
+    @property
     def out_max(self) -> int:
-        """The most commands that it may send again."""
+        """The most commands that the turn may send again."""
         return max(0, min(self.limit, self.rate)) if self.sendable else 0
 
     @property
     def ready_max(self) -> int:
-        """The most devices that it may begin to wait for, if all that it brings frees one."""
+        """The most devices that the turn may begin to wait for, if each of its events frees one."""
         return min(self.out_max, max(0, self.room) + len(self.answers) + len(self.unsent))
 
 
@@ -188,15 +198,15 @@ class TurnRows(msgspec.Struct, frozen=True, kw_only=True):
     """The rows that a turn reads first.
 
     Attributes:
-        epochs: of the granted shards, as they stand; held fast until the transaction ends.
-        commands: those that answers and failed tries name, as far as they exist.
+        epochs: the current epochs of the granted shards, locked until the transaction ends.
+        commands: the commands of ``answers`` and ``unsent`` that exist.
         held: the heads in phase HELD of devices that are back.
-        arrivals: the oldest, up to the turn's limit.
-        heads: those that exist of the places of ``arrivals`` and ``commands``.
-        out: heads in phase OUT that are due in shards that can send, the longest first, up to ``out_max``.
-        ready: the others that are due, up to ``ready_max``.
-        cancels: the oldest, up to the turn's limit.
-        paused: the devices that nothing is to be sent to; an empty name is all of them.
+        arrivals: the oldest arrivals, up to the turn's limit.
+        heads: the heads of ``arrivals`` and ``commands`` that exist.
+        out: the due heads in phase OUT of sendable shards, the longest due first, up to ``out_max``.
+        ready: the other due heads, up to ``ready_max``.
+        cancels: the oldest cancels, up to the turn's limit.
+        paused: the paused devices; an empty name means all devices.
     """
 
     epochs: Mapping[int, int]
@@ -211,8 +221,8 @@ class TurnRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sending(msgspec.Struct, frozen=True):
-    """A try to be sent now, and when to send it again unless an answer comes. ``counts``: it uses up one of
-    the command's tries."""
+    """A try to be sent now. ``due`` is the wall time at which it is sent again without an answer. ``counts``:
+    it counts against ``max_tries``."""
 
     device: str
     shard: int
@@ -228,16 +238,16 @@ class TurnResult(msgspec.Struct):
     """The outcome of a turn.
 
     Attributes:
-        sendings: to be sent, now that the turn is committed.
-        closed: commands that have come to their end.
-        strays: answers that fit no try that is out; they changed nothing.
-        lost: shards that have another owner.
-        freed: how many devices are no longer waited for; each of ``sendings`` that isn't a ``repeat`` is.
+        sendings: the tries to be sent, now that the turn is committed.
+        closed: the commands that were closed.
+        unmatched: the answers that fit no try that is out; they changed nothing.
+        lost: the shards that have another owner.
+        freed: how many devices are no longer waited for.
         repeats: how many of ``sendings`` go to devices that were waited for already.
-        more: the limits were reached; take another turn at once.
-        late: answers to a try that another had followed already.
-        paused: nothing is sent, whatever is due.
-        moved: devices whose commands were added for another number of shards, and now have their own.
+        more: the limits were reached, so that another turn should follow at once.
+        late: how many answers came to an earlier try than the last one.
+        paused: the whole outbox is paused.
+        moved: the devices whose commands were added for another number of shards, and were moved.
     """
 
     sendings: list[Sending] = []
@@ -253,79 +263,80 @@ class TurnResult(msgspec.Struct):
 
 
 class OutboxRows(Protocol):
-    """The rows of one outbox, within a transaction. Only ``read`` may name shards of others."""
+    """The rows of one outbox, in a transaction. Only ``read`` may name shards of other owners."""
 
     def read(self, request: TurnRequest) -> TurnRows:
-        """Read what every turn needs, all at once: a database may be far away."""
+        """Read the rows of every turn at once, because a database may be far away."""
 
     def commands(self, ids: Collection[int]) -> Mapping[int, StoredCommand]:
-        """Those that exist."""
+        """Return the commands that exist."""
 
     def heads(self, pairs: Collection[Pair]) -> Mapping[Pair, Head]:
-        """Those that exist."""
+        """Return the heads that exist."""
 
     def shift(self, shards: Collection[int], by_s: float) -> None:
-        """Shift when heads are due: of those that wait for an answer or a device; and, if by less than 0, of
-        the others too, or they would wait for a time that has been."""
+        """Shift the due times of heads that wait for an answer or a device; if ``by_s`` is below 0, of all
+        heads, because the others would wait for a time that has passed."""
 
     def cap_due(self, shards: Collection[int], latest: float) -> None:
-        """Let nothing be due after ``latest``. What has a time of its own finds it again then."""
+        """Set due times after ``latest`` to it. A head whose command has a later time gets it back then."""
 
     def postpone(self, shards: Collection[int], until: float) -> None:
-        """Let no command that is out, or held after it was, be due before ``until``."""
+        """Set due times before ``until`` to it, of heads whose command is out or was."""
 
     def misplaced_arrivals(self, shards: int, limit: int) -> list[Arrival]:
-        """Arrivals of shards that there aren't, of so many, up to ``limit``."""
+        """Return up to ``limit`` arrivals whose shard isn't below ``shards``."""
 
     def gather_cancels(self, shards: int) -> None:
-        """Give cancels of shards that there aren't, of so many, to the first shard."""
+        """Give cancels whose shard isn't below ``shards`` to the first shard."""
 
     def move_arrivals(self, arrivals: Sequence[Arrival]) -> None:
-        """Store the shards of ``arrivals``, and give them to all scheduled commands of their devices."""
+        """Store the shards of ``arrivals``, also in all scheduled commands of their devices."""
 
     def drop_arrivals(self, arrivals: Sequence[Arrival]) -> None:
-        """Remove them."""
+        """Delete arrivals."""
 
     def superseded_by(self, arrivals: Sequence[Arrival]) -> list[StoredCommand]:
-        """Scheduled commands that are older than one of ``arrivals``, for the same device and with its
-        ``supersede_key``."""
+        """Return the scheduled commands that are older than one of ``arrivals``, for the same device and with
+        the same ``supersede_key``."""
 
     def replaced(self, entries: Sequence[StoredCommand]) -> Set[int]:
-        """The ids of those that a newer command replaces, whatever has become of that one."""
+        """Return the ids of the commands that a newer one replaces, in whatever state that one is."""
 
     def drop_cancels(self, cancels: Sequence[Cancel]) -> None:
-        """Remove them."""
+        """Delete cancels."""
 
     def matching_cancels(self, cancels: Sequence[Cancel], limit: int) -> list[StoredCommand]:
-        """Scheduled commands that ``cancels`` mean, up to ``limit``."""
+        """Return up to ``limit`` scheduled commands that ``cancels`` match."""
 
     def next_commands(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, StoredCommand | float]:
-        """For each the scheduled command that is next: of the highest priority, then the oldest, whose time
-        has come; else when the earliest one's comes. Missing where none is scheduled."""
+        """Return the next scheduled command of each head: of those whose time has come, the oldest with the
+        highest priority. If no time has come, return the earliest. A head without scheduled commands is
+        missing."""
 
     def overdue(self, shards: Collection[int], now: float, limit: int) -> list[StoredCommand]:
-        """Scheduled commands that have expired, or whose rollout is aborted."""
+        """Return up to ``limit`` scheduled commands that have expired, or whose rollout is aborted."""
 
     def rollouts(self, ids: Collection[int]) -> Mapping[int, Rollout]:
-        """Those that exist."""
+        """Return the rollouts that exist."""
 
     def save(self, entries: Sequence[StoredCommand]) -> None:
         """Store changed commands."""
 
     def save_heads(self, heads: Sequence[Head]) -> None:
-        """Store heads, new ones too."""
+        """Store heads, also new ones."""
 
     def save_rollouts(self, closed: Mapping[int, tuple[int, int]]) -> None:
-        """Count commands of rollouts as done and as failed, and abort those that have failed too often."""
+        """Count commands of rollouts as done and as failed, and abort rollouts that failed too often."""
 
     def save_seen(self, seen: Mapping[str, float | None], away: Set[str]) -> None:
-        """Store when devices were seen last, if ever, and whether they are away."""
+        """Store when devices were last seen, if ever, and whether they are away."""
 
     def save_briefs(self, closed: Sequence[StoredCommand]) -> None:
-        """Store that the ends of these commands are to be told."""
+        """Store pending briefs of these commands."""
 
     def drop_briefs(self, shards: Collection[int]) -> None:
-        """Forget all ends that are to be told: nobody listens."""
+        """Delete all pending briefs: the outbox has no queue for them."""
 
 
 def take_turn(rows: OutboxRows, request: TurnRequest, random: Callable[[], float]) -> TurnResult:
@@ -334,7 +345,8 @@ def take_turn(rows: OutboxRows, request: TurnRequest, random: Callable[[], float
 
 
 class _TurnJudge:
-    """Decides one turn, step by step. ``_heads`` and ``_changed`` are its changes until they are stored."""
+    """The decisions of one turn, step by step. ``_heads`` and ``_changed`` are changes that aren't stored
+    yet."""
 
     def __init__(self, rows: OutboxRows, request: TurnRequest, random: Callable[[], float]) -> None:
         self._rows = rows
@@ -364,25 +376,26 @@ class _TurnJudge:
         if fresh:
             rows.postpone(fresh, request.now + request.patience.interval_s(1, self._random()))
         if request.still_out:
-            self._stay_out()
+            self._keep_out()
         changed = request.shift_s or request.check_dues or fresh or request.still_out
         self._found = rows.read(request) if changed else found
         result.paused = "" in self._found.paused
-        self._hear()
-        arrived = self._welcome()
+        self._take_answers()
+        self._take_unsent()
+        arrived = self._take_arrivals()
         self._cancel()
         if request.sweep:
             self._sweep()
         if not result.paused:
-            self._ask_again()
+            self._repeat_unanswered()
         self._send_next(arrived)
         self._store()
         return result
 
-    # --- what happened
+    # --- events
 
-    def _stay_out(self) -> None:
-        """Wait for answers from now on, and know of their tries again."""
+    def _keep_out(self) -> None:
+        """Store tries again that the store may have forgotten, and wait for their answers from now on."""
         request, now = self._request, self._now
         found = dict(self._rows.commands({each.correlation.command for each in request.still_out}))
         heads = dict(self._rows.heads({entry.pair for entry in found.values()}))
@@ -412,8 +425,8 @@ class _TurnJudge:
         if pairs:
             self._rows.save_heads([heads[pair] for pair in pairs])
 
-    def _hear(self) -> None:
-        """Close what was answered, which frees its devices."""
+    def _take_answers(self) -> None:
+        """Close commands that were answered, and free their devices."""
         request, found = self._request, self._found.commands
         late: list[CommandAnswer] = []
         for answer in request.answers:
@@ -426,34 +439,33 @@ class _TurnJudge:
             else:
                 self._result.unmatched.append(answer)
         for answer in late:
-            self._hear_late(answer)
-        self._take_back_unsent()
+            self._take_late_answer(answer)
 
-    def _take_back_unsent(self) -> None:
-        """Give back the tries that the broker didn't take, and ask again after a while."""
+    def _take_unsent(self) -> None:
+        """Give back tries that the broker didn't take, and send them again after a pause."""
         request, found = self._request, self._found.commands
         for unsent in request.unsent:
             entry = self._current(found, unsent.correlation)
             if entry is None or not queue.fits(entry, entry.device, unsent.correlation):
                 continue
             if unsent.refusal:
-                self._refused(entry, unsent)
+                self._take_refusal(entry, unsent)
                 continue
             spent = max(0, entry.spent - unsent.spent)
             self._changed[entry.id] = msgspec.structs.replace(entry, spent=spent)
             if not unsent.certain or not queue.is_out(self._head(entry.pair)):
-                continue  # what isn't waited for any more has its turn again anyway
+                continue  # a head that doesn't wait for an answer gets its turn anyway
             head = Head(entry.device, entry.lane, entry.shard)
             if entry.device in request.away:
-                self._put(head.held(entry.id, self._now + request.patience.probe_s))
+                self._set_head(head.held(entry.id, self._now + request.patience.probe_s))
                 self._result.freed += 1
             else:
                 refusals = min(entry.tries - entry.spent, DOUBLINGS_MAX)
                 due = self._now + min(request.pause_s * 2.0**refusals, request.patience.retry_max_s)
-                self._put(head.out(entry.id, due))
+                self._set_head(head.out(entry.id, due))
 
-    def _refused(self, entry: StoredCommand, unsent: Unsent) -> None:
-        """Count a try that the broker refused; after the last one the command has failed, else its retry
+    def _take_refusal(self, entry: StoredCommand, unsent: Unsent) -> None:
+        """Count a try that the broker refused. The command fails after the last one; before, its retry
         interval stands."""
         spent = entry.spent + (not unsent.spent)
         entry = msgspec.structs.replace(entry, spent=spent, reason=unsent.refusal)
@@ -463,10 +475,10 @@ class _TurnJudge:
             self._close(entry, Cause.GIVE_UP, reason=unsent.refusal)
             self._free_device(entry)
 
-    def _hear_late(self, answer: CommandAnswer) -> None:
-        """Take an answer to an earlier try. It closes the command, for its device has done it. But the device
-        has the last try still before it, and takes one at a time: it is given an interval, or until it
-        answers that one too."""
+    def _take_late_answer(self, answer: CommandAnswer) -> None:
+        """Close a command by an answer to an earlier try. Its device may still receive the last try, and
+        takes
+        one command at a time: it is waited for one more interval, or until it answers that try too."""
         entry = self._current(self._found.commands, answer.correlation)
         assert entry is not None
         head = self._head(entry.pair)
@@ -474,7 +486,7 @@ class _TurnJudge:
             self._answered(entry, answer)
             self._result.late += 1
             if queue.has_last_try(head):
-                self._put(head.due_by(self._now + self._interval_s(entry, 1)))
+                self._set_head(head.due_by(self._now + self._interval_s(entry, 1)))
             else:
                 self._free(head, was_out=queue.is_out(head))
         elif head and entry.pair not in self._freed and _waits_for(head, entry, answer.correlation):
@@ -487,8 +499,7 @@ class _TurnJudge:
         self._close(entry, cause, answer=answer.body, reason=answer.reason)
 
     def _interval_s(self, entry: StoredCommand, spent: int | None = None) -> float:
-        """Return how many seconds to wait for the answer to the last try of ``entry``; where ``spent`` is
-        given, as if it had spent so many tries."""
+        """Return the seconds to wait for the answer to the last try of ``entry``, as its ``spent``-th."""
         slow_s = self._request.slow.get(entry.device, 0.0)
         spent = entry.spent if spent is None else spent
         return self._request.patience.interval_s(spent, self._random(), slow_s)
@@ -508,8 +519,8 @@ class _TurnJudge:
         entry = self._changed.get(correlation.command) or found.get(correlation.command)
         return entry if entry is not None and entry.shard in self._mine else None
 
-    def _welcome(self) -> list[Head]:
-        """Heads whose devices have new commands or have come back, and have nothing else under way."""
+    def _take_arrivals(self) -> list[Head]:
+        """Return the heads of devices that have new commands or have come back, and that wait for nothing."""
         request, rows, found = self._request, self._rows, self._found
         arrivals = self._move(arrival for arrival in found.arrivals if arrival.shard in self._mine)
         self._result.more |= len(found.arrivals) >= request.limit
@@ -522,7 +533,7 @@ class _TurnJudge:
         arrived = []
         for pair, mark in marks.items():
             head = found.heads.get(pair) or Head(mark.device, mark.lane, mark.shard)
-            # What is held though its device is there was held by a pause, which may be over.
+            # A head that is held although its device is there was held by a pause, which may be over.
             resumed = head.phase is HeadPhase.HELD and head.device not in request.away
             if head.phase in (HeadPhase.IDLE, HeadPhase.WAITING) or (resumed and pair not in self._freed):
                 arrived.append(head.resumed(mark.shard, self._now))
@@ -543,8 +554,8 @@ class _TurnJudge:
         return arrived
 
     def _move(self, arrivals: Iterable[Arrival]) -> list[Arrival]:
-        """Give those of other devices to their own shards, and return the rest. A program that adds commands
-        may take the outbox for one with another number of shards."""
+        """Move arrivals of devices of other shards, and return the others. A program that adds commands may
+        assume another number of shards."""
         moved = []
         own = []
         for arrival in arrivals:
@@ -560,7 +571,7 @@ class _TurnJudge:
         return own
 
     def _cancel(self) -> None:
-        """Take back what callers want back and is not out."""
+        """Cancel the scheduled commands that callers asked for."""
         cancels = [cancel for cancel in self._found.cancels if cancel.shard in self._mine]
         if not cancels:
             return
@@ -571,7 +582,7 @@ class _TurnJudge:
             self._close(entry, Cause.CANCEL)
         if len(meant) < limit:
             self._rows.drop_cancels(cancels)
-        else:  # the marks stand until nothing is left that they mean; until then nothing else goes
+        else:  # the marks stay until no command is left that matches; until then their shards send nothing
             self._cancelled = {cancel.shard for cancel in cancels}
         self._result.more |= len(meant) >= limit or len(self._found.cancels) >= limit
 
@@ -589,10 +600,10 @@ class _TurnJudge:
             else:
                 self._close(entry, Cause.CANCEL, reason="its rollout was aborted")
 
-    # --- what is due
+    # --- due heads
 
-    def _ask_again(self) -> None:
-        """Judge commands whose answer is due."""
+    def _repeat_unanswered(self) -> None:
+        """Judge commands that got no answer in time."""
         request, out = self._request, self._found.out
         self._result.more |= 0 < request.out_max <= len(out)
         due = [
@@ -603,12 +614,12 @@ class _TurnJudge:
         found = self._rows.commands({head.command for head in due}) if due else {}
         for head in due:
             entry = self._changed.get(head.command) or found.get(head.command)
-            if entry is None or entry.state is not CommandState.PUBLISHED or not self._proceed(entry, head):
+            if entry is None or entry.state is not CommandState.PUBLISHED or not self._judge(entry, head):
                 self._free(head, was_out=True)
         self._result.repeats = len(self._result.sendings)
 
     def _send_next(self, arrived: list[Head]) -> None:
-        """Fill what room there is with the next commands of the heads that are due, the longest first."""
+        """Fill the room with the next commands of due heads, the longest due first."""
         request = self._request
         room = min(
             request.room + self._result.freed, request.rate - len(self._result.sendings), request.limit
@@ -632,10 +643,11 @@ class _TurnJudge:
                 going[pair] = head
                 room -= 1
             else:
-                self._put(head)
-        self._go(going)
+                self._set_head(head)
+        self._judge_next(going)
 
-    def _go(self, going: dict[Pair, Head]) -> None:
+    def _judge_next(self, going: dict[Pair, Head]) -> None:
+        """Judge the next commands of heads, round by round until each head has one that stays open."""
         for _ in range(ROUNDS_MAX):
             if not going:
                 return
@@ -662,31 +674,31 @@ class _TurnJudge:
                     elif rollout is not None and rollout.aborted:
                         self._close(entry, Cause.CANCEL, reason="its rollout was aborted")
                         again[pair] = head
-                    elif not self._proceed(entry, head, rollout):
+                    elif not self._judge(entry, head, rollout):
                         again[pair] = head.freed(head.due)
                 elif entry is not None:
-                    self._put(head.freed(entry))
+                    self._set_head(head.freed(entry))
                 else:
-                    self._put(head.idle())
+                    self._set_head(head.idle())
             going = again
         for head in going.values():  # the next turn goes on with them
-            self._put(head)
+            self._set_head(head)
             self._result.more = True
 
-    def _proceed(self, entry: StoredCommand, head: Head, rollout: Rollout | None = None) -> bool:
-        """Do with the command what its verdict says; False if that closed it. ``rollout`` is the one whose
-        rate counts, at its first try."""
+    def _judge(self, entry: StoredCommand, head: Head, rollout: Rollout | None = None) -> bool:
+        """Carry out the verdict on a command; return False if that closed it. ``rollout``: its rate counts,
+        because this is the first try."""
         request, now = self._request, self._now
-        # Another program may have written the row, and one command must not hold up all others.
+        # Another program may have written the row, and one command must not stop all others.
         shard = queue.shard_of(entry.device, request.shards)
         spoilt = entry.spoilt or ("" if entry.shard == shard else "its row names a shard of other devices")
         if spoilt:
             cause = Cause.CANCEL if entry.state is CommandState.SCHEDULED else Cause.GIVE_UP
             self._close(entry, cause, reason=spoilt)
             return False
-        if head.shard != shard:  # it is its own shard's to send
+        if head.shard != shard:  # the command belongs to another shard, which sends it
             self._result.freed += head.phase is HeadPhase.OUT
-            self._put(head.resumed(shard, now))
+            self._set_head(head.resumed(shard, now))
             return True
         away = entry.device in request.away
         phase = HeadPhase.HELD if head.phase is HeadPhase.HELD else HeadPhase.WAITING
@@ -699,18 +711,18 @@ class _TurnJudge:
             case HeadVerdict.HOLD:
                 out = entry.id if entry.state is CommandState.PUBLISHED else 0
                 self._result.freed += head.phase is HeadPhase.OUT
-                self._put(head.held(out, now + request.patience.probe_s))
-            case _:  # send, or probe
+                self._set_head(head.held(out, now + request.patience.probe_s))
+            case _:  # SEND or PROBE
                 counts = verdict is HeadVerdict.SEND
                 if wait_until := self._wait_until(head.pair, rollout):
-                    self._put(msgspec.structs.replace(head, due=wait_until))
+                    self._set_head(msgspec.structs.replace(head, due=wait_until))
                 else:
                     entry = queue.publish(entry, self._mine[entry.shard], now, counts=counts)
                     self._send(entry, head, counts=counts)
         return True
 
     def _wait_until(self, pair: Pair, rollout: Rollout | None) -> float:
-        """Return when to ask again (wall time), if a rate holds back what is next for ``pair``; else 0."""
+        """Return until when (wall time) a rate holds back the next command for ``pair``; 0 if it doesn't."""
         request, now = self._request, self._now
         if rollout is not None and rollout.rate is not None and request.rollouts is not None:
             wait_until = request.rollouts.wait_until(rollout.id, rollout.rate, pair, now)
@@ -722,7 +734,7 @@ class _TurnJudge:
         due = self._now + self._interval_s(entry)
         correlation = Correlation(entry.epoch, entry.id, entry.tries)
         self._changed[entry.id] = entry
-        self._put(head.out(entry.id, due))
+        self._set_head(head.out(entry.id, due))
         self._result.sendings.append(
             Sending(
                 device=entry.device,
@@ -736,7 +748,7 @@ class _TurnJudge:
             )
         )
 
-    # --- what is stored
+    # --- storing
 
     def _close(
         self, entry: StoredCommand, cause: Cause, *, answer: bytes | None = None, reason: str = ""
@@ -746,11 +758,11 @@ class _TurnJudge:
         self._changed[entry.id] = closed
         self._result.closed.append(closed)
 
-    def _put(self, head: Head) -> None:
+    def _set_head(self, head: Head) -> None:
         self._heads[head.pair] = head
 
     def _write_first(self) -> None:
-        """Write before more is read, if what was scheduled has changed: it must not be found again."""
+        """Write before the next read, if scheduled commands were closed: they must not be found again."""
         if self._unwritten:
             self._write()
 
@@ -787,7 +799,7 @@ class _TurnJudge:
 
 
 def _waits_for(head: Head, entry: StoredCommand, correlation: Correlation) -> bool:
-    """Return True if the device has yet to answer the last try of a command, which an answer to an earlier
-    try closed."""
+    """Return whether a head still waits for the answer to the last try of a command that an answer to an
+    earlier try closed."""
     last = correlation == Correlation(entry.epoch, entry.id, entry.tries)
     return last and head.phase is HeadPhase.OUT and head.command == entry.id

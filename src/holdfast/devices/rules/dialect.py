@@ -1,8 +1,9 @@
-"""Dialects: how a command's id travels inside payloads, for devices that can't bring it back beside them."""
+"""Dialects: ids inside payloads, for devices that can't return an id beside the payload."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -14,16 +15,16 @@ _ID = re.compile(r"[!-~]{1,128}")
 
 
 def check_id(id: str) -> str:  # noqa: A002 (the word of the port)
-    """``id`` itself. Raises InvalidMessage if it can't be a command's: 1 to 128 characters of printable ASCII
-    without blanks."""
+    """Return ``id``. Raises InvalidMessage unless it has 1 to 128 printable ASCII characters without
+    blanks."""
     if not _ID.fullmatch(id):
         raise InvalidMessage(f"a command's id has 1 to 128 printable ASCII characters, not {id!r:.200}", "id")
     return id
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """The content of an answer's payload: the ``id`` of the command (empty if it names none), and whether the
-    device did it."""
+    """The content of an answer: the ``id`` of the command (empty if it has none), and whether the device
+    succeeded."""
 
     id: str
     ok: bool = True
@@ -34,58 +35,48 @@ class Dialect(Protocol):
     """Writes ids into commands and reads them from answers."""
 
     def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002
-        """``payload`` with ``id`` in it. Raises InvalidMessage for a payload that has no place for one."""
+        """Return ``payload`` with ``id`` in it. Raises InvalidMessage if the payload has no place for one."""
 
     def read(self, payload: bytes) -> Reading:
         """Read an answer. Raises InvalidMessage if it can't be understood."""
 
 
 def write_id(dialect: Dialect, payload: bytes, id: str) -> bytes:  # noqa: A002
-    """``payload`` with ``id`` in it. A dialect may be the user's own, fail in any way and return anything:
-    then the command can't be sent. Raises InvalidMessage."""
-    try:
-        made: Any = run_user_code(dialect.write, payload, id)
-    except InvalidMessage:
-        raise
-    except Exception as error:
-        raise InvalidMessage(
-            f"{type(dialect).__name__}.write failed with {kind_and_place(error)[0]}; make it raise"
-            " InvalidMessage for what it can't write",
-            "payload",
-        ) from error
-    if not isinstance(made, bytes):
-        raise InvalidMessage(
-            f"{type(dialect).__name__}.write returned {type(made).__name__}; make it return bytes", "payload"
-        )
-    return made
+    """Return ``payload`` with ``id`` in it. Raises InvalidMessage, however the dialect fails."""
+    made = _call(dialect, dialect.write, payload, id)
+    if isinstance(made, bytes):
+        return made
+    raise _invalid(dialect, "write", f"returned {type(made).__name__}; make it return bytes")
 
 
 def read_answer(dialect: Dialect, payload: bytes) -> Reading:
-    """Read an answer. Raises InvalidMessage if it can't be understood, whatever the dialect raised or
-    returned: the bytes are a device's, and may be anything."""
+    """Read an answer. Raises InvalidMessage, however the dialect fails: a device may send any bytes."""
+    reading = _call(dialect, dialect.read, payload)
+    answered = reading.id if isinstance(reading, Reading) else reading
+    if isinstance(reading, Reading) and isinstance(answered, str):
+        return reading
+    kind = type(answered).__name__
+    raise _invalid(dialect, "read", f"returned {kind}; make it return a Reading with the id as text")
+
+
+def _call(dialect: Dialect, method: Callable[..., Any], *given: Any) -> Any:
+    """Call a dialect, which may be the user's own."""
     try:
-        reading: Any = run_user_code(dialect.read, payload)
+        return run_user_code(method, *given)
     except InvalidMessage:
         raise
     except Exception as error:
-        raise InvalidMessage(
-            f"{type(dialect).__name__}.read failed with {kind_and_place(error)[0]}; make it raise"
-            " InvalidMessage for what it can't read",
-            "payload",
-        ) from error
-    told = reading.id if isinstance(reading, Reading) else reading
-    if not (isinstance(reading, Reading) and isinstance(told, str)):
-        raise InvalidMessage(
-            f"{type(dialect).__name__}.read returned {type(told).__name__}; make it return a Reading with the"
-            " id as text",
-            "payload",
-        )
-    return reading
+        name, kind = method.__name__, kind_and_place(error)[0]
+        said = f"failed with {kind}; make it raise InvalidMessage for payloads that it can't {name}"
+        raise _invalid(dialect, name, said) from error
+
+
+def _invalid(dialect: Dialect, method: str, said: str) -> InvalidMessage:
+    return InvalidMessage(f"{type(dialect).__name__}.{method} {said}", "payload")
 
 
 class PlainDialect:
-    """Payloads are anything and stay as they are: for devices that bring ids back beside them. Every answer
-    is a success."""
+    """Payloads of any kind, unchanged, for devices that return ids beside them. Every answer is a success."""
 
     def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002
         return payload
@@ -95,11 +86,11 @@ class PlainDialect:
 
 
 class JsonDialect:
-    """Payloads are JSON objects with the id as text in one field, and may tell success in another.
+    """Payloads that are JSON objects with the id in one field, and the result in another.
 
     Args:
-        field: the id's, in commands and answers.
-        result_field: where an answer tells how it went; empty if nowhere: every answer is a success.
+        field: the field of the id, in commands and answers.
+        result_field: the field of an answer's result; empty if there is none and every answer is a success.
         success: the values of ``result_field`` that mean success.
     """
 
@@ -131,11 +122,11 @@ class JsonDialect:
     def read(self, payload: bytes) -> Reading:
         try:
             fields = self._objects.decode(payload)
-            told = msgspec.json.decode(fields.get(self._field, b'""'))
+            id_ = msgspec.json.decode(fields.get(self._field, b'""'))
             result = msgspec.json.decode(fields.get(self._result_field, b"null"))
         except UNREADABLE:
             raise InvalidMessage("the answer is not a JSON object", "payload") from None
-        if isinstance(told, bool) or not isinstance(told, str | int):
+        if isinstance(id_, bool) or not isinstance(id_, str | int):
             raise InvalidMessage(f"the answer's {self._field!r} is neither text nor a number", self._field)
         ok = not self._result_field or (isinstance(result, str | int) and result in self._success)
-        return Reading(str(told), ok)
+        return Reading(str(id_), ok)

@@ -9,31 +9,29 @@ from holdfast.extend.tools import Limiter, Rate
 Pair = tuple[str, int]
 
 ROLLOUTS_MAX = 1_000
-"""Rollouts whose rates are remembered; one that was asked about longer ago begins anew."""
+"""Rollouts whose rates are remembered. The rate of an older one starts again."""
 
 BURST_S = 0.05
-"""With a limited rate, what may go at once is what this time allows."""
+"""Seconds whose share of a rate may be sent at once."""
 
 LATE_S = 0.25
-"""What may go at once after nothing could be sent for a while, is what this time allows too."""
-
+"""Seconds added to ``BURST_S`` after a time without sending."""
 
 ROUNDING_S = 0.001
-"""A shorter wait is none: wall times are rounded."""
+"""Waits in seconds that count as zero, because wall times are rounded."""
 
 
 class GroupRate:
-    """At most so many commands a second to each group, of which this has a share.
+    """The limits of commands a second to each group, of which a node has a share.
 
-    A head that has to wait is given its own moment, so that it is looked at once more and not each time that
-    anything is sent to its group. Heads whose moments have passed while nothing could be sent still go no
-    faster than the rate: those that would are given new moments. ``wait_until`` is for one thread at a time,
-    which may be another one than that of ``take_share``.
+    A head that has to wait gets a time of its own, so that it is judged once and not whenever a command goes
+    to its group. Times that pass while nothing can be sent don't raise the rate: their heads get new times.
+    ``wait_until`` is for one thread at a time; ``take_share`` may be called from another.
 
     Args:
-        group: the group of a device; None for no group, and so no limit.
-        rates: commands a second by group; a group that isn't named has no limit.
-        share: from 0 to 1; whoever serves other devices lets the rest go.
+        group: returns the group of a device; None for no group and no limit.
+        rates: commands a second by group. A group without a rate has no limit.
+        share: the node's share of the rates, from 0 to 1.
     """
 
     def __init__(
@@ -42,18 +40,18 @@ class GroupRate:
         self._group = group
         self._rates = rates
         self._moments, self._again, self._sent = Limiter(None), Limiter(None), Limiter(None)
-        """For the first moments of heads, for their new ones, and for what goes."""
+        """The limiters of first times, of new times, and of sent commands."""
         self._limited_to: float | None = None
-        """The share that the limiters have; another one is applied by whoever asks next."""
+        """The share that the limiters have. ``wait_until`` applies a new one."""
         self._given: dict[Pair, float] = {}
         self._share = share
 
     def take_share(self, share: float) -> None:
-        """Have another share from now on. It is noted only: a turn in another thread may use the rates."""
+        """Note a new share, which the next ``wait_until`` applies."""
         self._share = share
 
     def wait_until(self, pair: Pair, now: float) -> float:
-        """0 if a command may go to this lane of a device now, which counts; else when to ask again."""
+        """Return 0 and count the command if it may go to this lane now; else return when to ask again."""
         self._apply(self._share)
         given = self._given.get(pair)
         if given is not None and given > now:
@@ -87,11 +85,12 @@ class GroupRate:
 
 
 class RolloutRates:
-    """At most so many devices a second to each rollout, of which this has a ``share`` as a group's.
+    """The limits of devices a second to each rollout, of which a node has a ``share``.
 
-    Commands of a rollout have their times from the start. This is for when those have passed, because the
-    broker or all nodes were away: a rollout that is to stop at failures must not go out all at once.
-    ``wait_until`` is for one thread at a time, as a group's is.
+    Commands of a rollout have their times from the start. These limits hold when the times have passed,
+    because
+    the broker or all nodes were away: a rollout that stops at failures must not go out all at once.
+    ``wait_until`` is for one thread at a time.
     """
 
     def __init__(self, share: float) -> None:
@@ -99,12 +98,12 @@ class RolloutRates:
         self._rates: dict[int, GroupRate] = {}
 
     def take_share(self, share: float) -> None:
-        """Have another share from now on. It is noted only: a turn in another thread may use the rates."""
+        """Note a new share, which the next ``wait_until`` applies."""
         self._share = share
 
     def wait_until(self, rollout: int, rate: float, pair: Pair, now: float) -> float:
-        """0 if the command of ``rollout``, which has this rate, may go to this lane of a device now, which
-        counts; else when to ask again."""
+        """Return 0 and count the command if ``rollout`` may go to this lane now; else return when to ask
+        again."""
         known = self._rates.pop(rollout, None) or GroupRate(lambda _: "", {"": rate}, self._share)
         known.take_share(self._share)
         self._rates[rollout] = known

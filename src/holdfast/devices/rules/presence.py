@@ -1,12 +1,11 @@
 """Presence: which devices are away.
 
-A device is away once it was silent for ``offline_after_s``, where devices give heartbeats; once
-``silent_tries`` commands in a row got no answer, where they don't; or once the broker says that nobody
-listens. Any sign of life ends that at once. A device that was never seen counts as there for as long as one
-that was just seen.
+Where devices send heartbeats, a device is away after ``offline_after_s`` of silence; where they don't, after
+``silent_tries`` commands in a row without an answer. It is also away if the broker reports that it has no
+receiver. Any sign of life ends that at once. A device that was never seen counts as there for the same time.
 
-Times are seconds on one clock, which may be set back: then nothing goes away sooner. Each call costs the same
-however many devices there are.
+Times are seconds on one clock, which may be set back: then no device goes away sooner. The cost of a call
+doesn't depend on the number of devices.
 """
 
 from __future__ import annotations
@@ -19,10 +18,11 @@ from holdfast.extend.tools import Limit, Seconds, check_settings
 
 
 class PresenceRules(msgspec.Struct, frozen=True):
-    """The settings that say when a device counts as away.
+    """The settings of when a device counts as away.
 
-    ``heartbeats``: devices give signs of life by themselves, more often than every ``offline_after_s``.
-    ``silent_tries`` is for those that don't; with 0 they are never away for that.
+    Attributes:
+        heartbeats: devices send heartbeats, more often than every ``offline_after_s``.
+        silent_tries: unanswered commands in a row after which a device without heartbeats is away; 0: never.
     """
 
     heartbeats: bool = True
@@ -34,12 +34,12 @@ class PresenceRules(msgspec.Struct, frozen=True):
 
 
 class Presence:
-    """Of many devices; keeps some hundred bytes of each."""
+    """The presence of many devices, with some hundred bytes for each."""
 
     def __init__(self, rules: PresenceRules) -> None:
         self._rules = rules
         self._since: dict[str, float] = {}
-        """Of those that are there: seen at, or first asked about at; the longest ago first."""
+        """When each device that is there was seen, or first asked about; the oldest first."""
         self._seen: dict[str, float] = {}
         self._silent: dict[str, int] = {}
         self._not_asked: set[str] = set()
@@ -52,7 +52,7 @@ class Presence:
         return self._away
 
     def seen(self, device: str, now: float) -> bool:
-        """A sign of life; True if the device was away until now, so that its queue may start at once."""
+        """Note a sign of life. Return whether the device was away until now."""
         back = device in self._away
         self._away.discard(device)
         self._not_asked.discard(device)
@@ -62,19 +62,19 @@ class Presence:
         return back
 
     def expect(self, device: str, now: float) -> None:
-        """There is something for this device, whatever is known of it."""
+        """Note that a command goes to this device."""
         if device not in self._since and device not in self._away:
             self._count_from(device, now)
 
     def restore_away(self, device: str, seen_at: float | None) -> None:
-        """An earlier dispatcher knew it to be away, last seen at ``seen_at``. What was heard since stands."""
+        """Note that an earlier dispatcher knew a device to be away, unless it was seen since."""
         if device not in self._since and device not in self._away:
             self._away.add(device)
             if seen_at is not None:
                 self._seen[device] = seen_at
 
     def silent(self, device: str) -> None:
-        """A command got no answer in its time."""
+        """Note a command without an answer in time."""
         if device in self._not_asked:
             self._not_asked.discard(device)
             return
@@ -83,18 +83,18 @@ class Presence:
             self.mark_away(device)
 
     def mark_refused(self, device: str) -> None:
-        """The broker didn't take its last command: its silence says nothing."""
+        """Note that the broker refused the last command, so that no answer can come."""
         self._not_asked.add(device)
 
     def mark_away(self, device: str) -> None:
-        """The broker, or its silence, says that nobody is there."""
+        """Note that the device is away."""
         self._since.pop(device, None)
         if device not in self._away:
             self._away.add(device)
             self._news[device] = self._seen.get(device)
 
     def settle(self, now: float) -> None:
-        """Find those that have been silent for too long."""
+        """Mark devices as away that have been silent for too long."""
         if not self._rules.heartbeats:
             return
         before = now - self._rules.offline_after_s
@@ -105,28 +105,28 @@ class Presence:
             self.mark_away(device)
 
     def forget(self, device: str) -> None:
-        """Keep nothing of it."""
+        """Forget a device."""
         for known in (self._since, self._seen, self._silent, self._news):
             known.pop(device, None)
         self._away.discard(device)
         self._not_asked.discard(device)
 
     def last_seen(self, device: str) -> float | None:
-        """Return when the device last gave a sign of life; None if that isn't known."""
+        """Return when the device was last seen, if that is known."""
         return self._seen.get(device)
 
     def known(self) -> Set[str]:
-        """All devices that anything is kept of."""
+        """Return all known devices."""
         return self._since.keys() | self._seen.keys() | self._away
 
     def news(self) -> Mapping[str, float | None]:
-        """The devices that were seen or went away since the last call, and when they were last seen, if
-        ever: what is to be stored."""
+        """Return the devices that were seen or went away since the last call, and when each was last seen, if
+        ever. The caller stores them."""
         news, self._news = self._news, {}
         return news
 
     def put_back(self, devices: Iterable[str]) -> None:
-        """Put back news of these devices that couldn't be stored, unless nothing is kept of them."""
+        """Put back news that couldn't be stored, of devices that are still known."""
         for device in devices:
             if device in self._seen or device in self._away:
                 self._news.setdefault(device, self._seen.get(device))

@@ -1,7 +1,7 @@
 """Topics of devices: from a template and a device's id to a topic, and back.
 
-A device's id is checked before a topic is made of it, and an answer's device is read from its topic alone:
-brokers say who may write where, but not what.
+A device's id is checked before a topic is made of it. The device of an answer is read from the topic alone,
+because a broker controls who writes to a topic, and not what.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _REASONS = {
 
 
 def check_device(device: str) -> str:
-    """``device`` itself. Raises InvalidMessage if it can't be a device's id: 1 to 128 of A-Z, a-z, 0-9,
-    ``_``, ``.``, ``:`` and ``-``, and none of the last three first."""
+    """Return ``device``. Raises InvalidMessage unless it has 1 to 128 of A-Z, a-z, 0-9, ``_``, ``.``, ``:``
+    and ``-``, the first none of the last three."""
     if not isinstance(device, str):
         raise InvalidMessage(f"device is a {type(device).__name__}; give the device's id as text", "device")
     if DEVICE_ID.fullmatch(device):
@@ -48,10 +48,14 @@ def check_device(device: str) -> str:
 
 
 class Topics(msgspec.Struct, frozen=True):
-    """Templates of the topics of one kind of device, in each of which ``{device}`` stands as one whole level.
+    """Templates of the topics of one kind of device. ``{device}`` is one whole level of each.
 
-    ``command``: where a device listens; ``answer``: where it answers; ``heartbeat``: where it gives signs of
-    life, empty if nowhere. Raises ConfigError for a template that can't work.
+    Attributes:
+        command: the topic that a device listens to.
+        answer: the topic that it answers on.
+        heartbeat: the topic of its heartbeats; empty if it sends none.
+
+    Raises ConfigError for a template that can't work.
     """
 
     command: str = "dev/face/{device}"
@@ -69,20 +73,20 @@ class Topics(msgspec.Struct, frozen=True):
             raise ConfigError(f"topics: command, answer and heartbeat must differ, but are {given}")
 
     def command_to(self, device: str) -> str:
-        """Return the topic of commands to a device. Raises InvalidMessage for what can't be a device's id."""
+        """Return the topic of commands to a device. Raises InvalidMessage for an invalid id."""
         return self.command.replace(DEVICE, check_device(device))
 
     def topics_of(self, device: str) -> list[str]:
-        """The topics that ``device`` speaks on. Raises InvalidMessage as ``command_to``."""
-        return [template.replace(DEVICE, check_device(device)) for template in self._heard()]
+        """Return the topics of a device's answers and heartbeats. Raises InvalidMessage for an invalid id."""
+        return [template.replace(DEVICE, check_device(device)) for template in self._sent()]
 
     def all_device_filters(self) -> list[str]:
-        """The filters that match what any device says."""
-        return [template.replace(DEVICE, "+") for template in self._heard()]
+        """Return the filters that match answers and heartbeats of all devices."""
+        return [template.replace(DEVICE, "+") for template in self._sent()]
 
     def read(self, topic: str) -> tuple[Kind, str] | None:
-        """Return the kind of what is said on a topic, and the device that says it; None for another topic."""
-        for kind, template in zip(("answer", "heartbeat"), self._heard(), strict=False):
+        """Return the kind and the device of a message on a topic; None for another topic."""
+        for kind, template in zip(("answer", "heartbeat"), self._sent(), strict=False):
             before, _, after = template.partition(DEVICE)
             if topic.startswith(before) and topic.endswith(after):
                 device = topic[len(before) : len(topic) - len(after)]
@@ -90,7 +94,7 @@ class Topics(msgspec.Struct, frozen=True):
                     return ("answer" if kind == "answer" else "heartbeat"), device
         return None
 
-    def _heard(self) -> list[str]:
+    def _sent(self) -> list[str]:
         return [self.answer, self.heartbeat] if self.heartbeat else [self.answer]
 
 

@@ -23,8 +23,8 @@ from holdfast.devices.conformance.outbox_bench import (
 )
 from holdfast.devices.rules.device_queue import CommandState, StoredCommand
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
-from holdfast.devices.services.sqlalchemy.rows import COLUMNS
-from holdfast.devices.services.sqlalchemy.rows import entry as archived
+from holdfast.devices.services.sqlalchemy.records import to_command
+from holdfast.devices.services.sqlalchemy.statements import COLUMNS
 from holdfast.devices.services.sqlalchemy.transaction import PostgresqlTransaction
 from holdfast.devices.services.sqlalchemy.writer import SqlWriter
 from holdfast.system.clock import SystemClock
@@ -81,7 +81,7 @@ class SqlConformance(OutboxConformance):
         await store.delete_closed(OUTBOX, NOW + 1, 10, archive=True)
         with business.connect() as connection:
             [row] = connection.exec_driver_sql(f"SELECT outbox, {COLUMNS} FROM holdfast_outbox_archive")
-        assert (row[0], archived(row[1:])) == (OUTBOX, entry)
+        assert (row[0], to_command(row[1:])) == (OUTBOX, entry)
         assert await store.command(number) is None
 
     @pytest.mark.parametrize("swallowed", [False, True])

@@ -15,6 +15,7 @@ from holdfast.devices.ports.outbox import (
     NewCommand,
     OnResult,
     WriterSettings,
+    fenced,
     on_store_clock,
     place_command,
 )
@@ -31,7 +32,7 @@ from holdfast.devices.rules.device_queue import (
 )
 from holdfast.devices.rules.device_turn import Arrival, Cancel, Rollout, TurnRequest, TurnResult, TurnRows
 from holdfast.devices.rules.group_rate import Pair
-from holdfast.errors import ConfigError, Fenced
+from holdfast.errors import ConfigError
 from holdfast.extend import Bell, Clock
 from holdfast.extend.tools import run_user_code
 
@@ -187,10 +188,10 @@ class MemoryOutbox:
         return {shard: epoch for (name, shard), epoch in self.tables.shards.items() if name == outbox}
 
     async def open(self, outbox: str, shard: int, expect: int, member: str) -> int:
-        standing = self.tables.shards[outbox, shard]
-        if standing != expect:
-            raise Fenced(f"shard {shard} of outbox {outbox!r}: epoch {standing} stands", standing)
-        epoch = self.tables.shards[outbox, shard] = max(standing + 1, int(self._clock.wall()))
+        current = self.tables.shards[outbox, shard]
+        if current != expect:
+            raise fenced(outbox, shard, current)
+        epoch = self.tables.shards[outbox, shard] = max(current + 1, int(self._clock.wall()))
         return epoch
 
     async def known_devices(self, outbox: str, shard: int) -> list[KnownDevice]:
@@ -265,9 +266,9 @@ class MemoryOutbox:
         self, outbox: str, shard: int, epoch: int, source: str, cursor: str, commands: Sequence[NewCommand]
     ) -> None:
         with self.transaction() as transaction:
-            standing = transaction.tables.shards[outbox, shard]
-            if standing != epoch:
-                raise Fenced(f"shard {shard} of outbox {outbox!r}: epoch {standing} stands", standing)
+            current = transaction.tables.shards[outbox, shard]
+            if current != epoch:
+                raise fenced(outbox, shard, current)
             transaction.tables.cursors[outbox, source] = cursor
             transaction.add(commands)
 
@@ -438,10 +439,8 @@ class MemoryRows:
         self._outbox = outbox
 
     def read(self, request: TurnRequest) -> TurnRows:
-        named = {h.correlation.command for h in request.answers} | {
-            u.correlation.command for u in request.unsent
-        }
-        arrivals, commands = self.arrivals(request.grants, request.limit), self.commands(named)
+        arrivals = self.arrivals(request.grants, request.limit)
+        commands = self.commands(request.command_ids)
         pairs = {(arrival.device, arrival.lane) for arrival in arrivals}
         return TurnRows(
             epochs=self.epochs(request.grants),

@@ -1,7 +1,6 @@
-"""Lists as the text of PostgreSQL's arrays.
+"""Lists as texts of PostgreSQL's arrays.
 
-psycopg's own way takes each value through a dumper and a regular expression, which was a third of the time
-that the thread of a turn worked.
+psycopg takes each value through a dumper and a regular expression, which was a third of a turn's time.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ NUMBERS = {int, float}
 
 
 def array(values: Sequence[ArrayValue]) -> str:
-    """An array's text, to be given as one parameter whose type the statement tells.
+    """Return an array's text, for a parameter that the statement casts.
 
     Source: "Array Input and Output Syntax" in PostgreSQL's documentation.
     """

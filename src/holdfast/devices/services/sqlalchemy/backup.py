@@ -44,12 +44,12 @@ table = Table(
     Column("attributes", Text, nullable=False),
     Column("body", LargeBinary, nullable=False),
 )
-"""Made where it is missing. ``at`` is in seconds since 1970, ``attributes`` are JSON."""
+"""The table of dead letters, created if missing. ``at`` is in seconds since 1970, ``attributes`` are JSON."""
 
 
 class SqlBackup:
-    """The table in the database at ``url``, ``sqlite:///letters.db`` or ``postgresql://user@host/name``.
-    A file is made with ``access``. Raises ConfigError for another, or where its driver is missing."""
+    """The table in the database at ``url``, ``sqlite:///letters.db`` or ``postgresql://user@host/name``. A
+    file is created with ``access``. Raises ConfigError for another database, or if its driver is missing."""
 
     def __init__(self, url: str, access: Access = OWNER) -> None:
         self._url = engines.parse(url)
@@ -127,5 +127,5 @@ def _kept(row: Row[Any]) -> Kept:
 
 
 def _plain(text: str) -> str:
-    """Without what PostgreSQL takes in no text."""
+    """Return a text without NUL, which PostgreSQL refuses."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -1,7 +1,6 @@
-"""Wakes dispatchers when commands are added: NOTIFY on PostgreSQL, the doorbell beside a SQLite file.
+"""Wakes dispatchers when commands are added: by NOTIFY on PostgreSQL, by a doorbell beside a SQLite file.
 
-Both take effect with the caller's commit. A signal may be lost, so those who wait also look by themselves
-now and then.
+Both take effect with the caller's commit. A signal may be lost, so dispatchers also look at intervals.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ CHANNEL = "holdfast_outbox"
 NOW = "CAST(extract(epoch FROM clock_timestamp()) AS float8)"
 NOTIFY = text(f"SELECT pg_notify('{CHANNEL}', :outbox), {NOW}")
 AGAIN_S = 1.0
-"""Pause before a lost connection that listens is made anew."""
+"""Seconds before a lost connection is made again."""
 
 _doorbells: dict[tuple[int, str], Doorbell] = {}
-_told: WeakKeyDictionary[object, dict[str, float]] = WeakKeyDictionary()
-"""The outboxes that a transaction has told of, and how far its database's clock was ahead of this process's
-monotonic one then."""
+_rung: WeakKeyDictionary[object, dict[str, float]] = WeakKeyDictionary()
+"""The outboxes that a transaction has rung for, and by how many seconds the database's clock was ahead of the
+monotonic clock then."""
 _mutex = threading.Lock()
 
 
 def doorbell(database: str) -> Doorbell:
-    """This process's doorbell beside a database file."""
+    """Return this process's doorbell beside a database file."""
     path = os.path.abspath(database)  # noqa: PTH100 - resolve() would follow links that SQLite doesn't
     with _mutex:
         bell = _doorbells.get((os.getpid(), path))
@@ -54,16 +53,16 @@ def clock(connection: Connection) -> float:
 
 
 def ring_at_commit(connection: Connection, outbox: str) -> float:
-    """Wake the outbox's dispatchers when the transaction of ``connection`` commits; once, however often this
-    is called in it. Returns what the database's clock says, in seconds since 1970."""
-    # What PostgreSQL is told in a savepoint goes with it, if that is rolled back.
+    """Wake the outbox's dispatchers once when the transaction of ``connection`` commits. Return the time of
+    the database's clock, in seconds since 1970."""
+    # A NOTIFY in a savepoint is lost if that is rolled back.
     postgresql = connection.dialect.name == "postgresql"
     transactions: list[object] = [connection.get_transaction()]
     if postgresql and (savepoint := connection.get_nested_transaction()) is not None:
         transactions.append(savepoint)
     with _mutex:
-        told = [_told.setdefault(transaction, {}) for transaction in transactions]
-    for before in told:
+        rung = [_rung.setdefault(transaction, {}) for transaction in transactions]
+    for before in rung:
         if outbox in before:
             return before[outbox] + time.monotonic()
     if postgresql:
@@ -71,7 +70,7 @@ def ring_at_commit(connection: Connection, outbox: str) -> float:
     else:
         now = time.time()  # the database is a file of this host
         _ring_file(connection, outbox)
-    told[-1][outbox] = now - time.monotonic()
+    rung[-1][outbox] = now - time.monotonic()
     return now
 
 
@@ -81,15 +80,15 @@ def _ring_file(connection: Connection, outbox: str) -> None:
         return
 
     def ring(_: Connection) -> None:
-        # Just before the commit, and so while this transaction has the write lock: who is woken by this and
-        # begins a transaction gets it after the commit.
+        # Just before the commit, while this transaction has the write lock: a woken dispatcher gets the lock
+        # after the commit.
         doorbell(database).ring([outbox])
 
     event.listen(connection, "commit", ring, once=True)
 
 
 class NotifyListener:
-    """Tells one process of additions to outboxes."""
+    """Waits for additions to outboxes, for one process."""
 
     def __init__(self, url: URL, clock: Clock) -> None:
         self._url = url
@@ -100,7 +99,7 @@ class NotifyListener:
         self.closed = False
 
     async def wait(self, outbox: str, timeout_s: float) -> None:
-        """Wait until ``outbox`` is rung, or was since the last call; ``timeout_s`` at most."""
+        """Wait until ``outbox`` is rung, or was since the last call, or ``timeout_s`` have passed."""
         if self.closed:
             return
         rung = self._event(outbox)
@@ -117,12 +116,12 @@ class NotifyListener:
                 known = asyncio.Event()
                 if self._listening is None:
                     self._listening = asyncio.get_running_loop().create_task(self._listen())
-            known.set()  # what was added before anybody listened
+            known.set()  # for additions before this call
             self._events[outbox] = known
         return known
 
     async def close(self) -> None:
-        """Forget who listens, end all waits, and hang up."""
+        """End all waits and the connection."""
         self.closed = True
         for rung in self._events.values():
             rung.set()
@@ -130,19 +129,19 @@ class NotifyListener:
         listening, self._listening = self._listening, None
         if listening is not None:
             listening.cancel()
-            await asyncio.wait([listening])  # and be rid of it: what it was connecting it holds
+            await asyncio.wait([listening])
 
     async def _listen(self) -> None:
         import psycopg  # noqa: PLC0415 (an extra)
 
-        _, said = self._url.get_dialect()().create_connect_args(self._url)
-        arguments = {**line_settings(self._url), **said}
+        _, given = self._url.get_dialect()().create_connect_args(self._url)
+        arguments = {**line_settings(self._url), **given}
         while True:
             try:
                 async with await psycopg.AsyncConnection.connect(autocommit=True, **arguments) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     for rung in self._events.values():
-                        rung.set()  # what was added while nobody listened
+                        rung.set()  # for additions before the connection
                     async for notice in connection.notifies():
                         if notice.payload in self._events:
                             self._events[notice.payload].set()

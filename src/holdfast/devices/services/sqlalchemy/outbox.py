@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Select,
     bindparam,
     delete,
     func,
@@ -22,7 +23,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
-from holdfast.devices.ports.outbox import DeviceStatus, KnownDevice, NewCommand, OnResult, WriterSettings
+from holdfast.devices.ports.outbox import (
+    DeviceStatus,
+    KnownDevice,
+    NewCommand,
+    OnResult,
+    WriterSettings,
+    fenced,
+)
 from holdfast.devices.rules import device_turn
 from holdfast.devices.rules.device_queue import (
     EPOCH_MAX,
@@ -37,41 +45,37 @@ from holdfast.devices.services.sqlalchemy import bell, schema, tables
 from holdfast.devices.services.sqlalchemy import engine as engines
 from holdfast.devices.services.sqlalchemy.bell import NotifyListener, ring_at_commit
 from holdfast.devices.services.sqlalchemy.engine import Durability
+from holdfast.devices.services.sqlalchemy.records import (
+    NAMED_MAX,
+    PAUSE_KINDS,
+    ROLLOUT_KINDS,
+    SHARD_KINDS,
+    STATES,
+    TEXT,
+    RowFilter,
+    to_command,
+    to_rollout,
+)
 from holdfast.devices.services.sqlalchemy.results import (
     TransactionEnded,
     fully_reported,
     report,
     report_again,
 )
-from holdfast.devices.services.sqlalchemy.rows import (
-    COLUMNS,
-    KINDS,
-    NAMED_MAX,
-    PAUSE_KINDS,
-    POSTGRESQL,
-    ROLLOUT,
-    ROLLOUT_KINDS,
-    SHARD_KINDS,
-    SQLITE,
-    STATES,
-    TEXT,
-    RowFilter,
-    SqlRows,
-    entry,
-    to_rollout,
-)
+from holdfast.devices.services.sqlalchemy.rows import SqlRows
 from holdfast.devices.services.sqlalchemy.schema import make_tables, store_settings
-from holdfast.devices.services.sqlalchemy.statuses import read_statuses, sound_seen
+from holdfast.devices.services.sqlalchemy.statements import COLUMNS, POSTGRESQL, ROLLOUT, SQLITE
+from holdfast.devices.services.sqlalchemy.statuses import read_statuses, valid_seen
 from holdfast.devices.services.sqlalchemy.transaction import OutboxTransaction
 from holdfast.devices.services.sqlalchemy.writer import MAKE, SqlWriter
-from holdfast.errors import ConfigError, Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
+from holdfast.errors import ConfigError, HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.extend import OWNER, Access, Clock, quick_switches
 
 T = TypeVar("T")
 
-ENDED_BADLY = (CommandState.FAILED, CommandState.EXPIRED)
-ENDED_BADLY_SQL = "state IN ('failed', 'expired')"
-"""What operators look for among a million that went well: it has an index."""
+UNSUCCESSFUL = (CommandState.FAILED, CommandState.EXPIRED)
+UNSUCCESSFUL_SQL = "state IN ('failed', 'expired')"
+"""The condition of the index of commands that operators look for."""
 
 
 class SqlOutbox:
@@ -80,10 +84,11 @@ class SqlOutbox:
     Args:
         url: ``sqlite:///app.db`` or ``postgresql://user@host/name``.
         clock: the node's clock.
-        create: make the tables if they are missing.
-        durability: ``full``: every commit is on disk before it counts; ``normal``, on SQLite, leaves that to
-            the operating system, and a power failure may take the last moments back.
+        create: create missing tables.
+        durability: ``full``: every commit is on disk before it returns; ``normal``, on SQLite, leaves that to
+            the operating system, and a power failure may lose the last moments.
         busy_timeout_s: how long to wait for locks of others.
+        access: who may read and write a database file that is created; None to create none.
     """
 
     def __init__(
@@ -109,14 +114,14 @@ class SqlOutbox:
         self._listener = NotifyListener(self._url, clock)
         self._failures = self._failures_raised = 0
         self._lenient = False
-        self._valid = RowFilter()
+        self._filter = RowFilter()
         self._commit = threading.Lock()
         self._writer = ThreadPoolExecutor(1, "holdfast-outbox-writer")
         self._reader = ThreadPoolExecutor(1, "holdfast-outbox-reader")
-        # For all of the process: with the default a busy event loop keeps these waiting at every statement.
+        # With Python's default a busy event loop keeps these threads waiting at every statement.
         quick_switches.hold()
 
-    # --- the owner of a shard
+    # --- owners of shards
 
     async def prepare(self, outbox: str, shards: int, settings: WriterSettings = WriterSettings()) -> None:  # noqa: B008
         def prepare(connection: Connection) -> None:
@@ -127,33 +132,24 @@ class SqlOutbox:
 
     async def names(self) -> list[str]:
         named = select(tables.shard.c.outbox).distinct().order_by(tables.shard.c.outbox)
-        rows = await self._read(lambda connection: connection.execute(named).all())
-        return [row[0] for row in self._valid.only("shard", rows, (TEXT,))]
+        return [row[0] for row in self._filter.valid("shard", await self._rows(named), TEXT)]
 
     async def writer_settings(self, outbox: str) -> WriterSettings | None:
-        return await self._read(partial(self._writer_settings, outbox=outbox))
-
-    def _writer_settings(self, connection: Connection, outbox: str) -> WriterSettings | None:
         s = tables.setting.c
-        row = connection.execute(
-            select(s.lanes, s.expires_in_s, s.max_body).where(s.outbox == outbox)
-        ).one_or_none()
-        return None if row is None else WriterSettings(*row)
+        rows = await self._rows(select(s.lanes, s.expires_in_s, s.max_body).where(s.outbox == outbox))
+        return WriterSettings(*rows[0]) if rows else None
 
     async def describe(self) -> str:
         return await self._read(schema.describe)
 
     async def epochs(self, outbox: str) -> Mapping[int, int]:
-        return await self._read(partial(self._epochs, outbox=outbox))
-
-    def _epochs(self, connection: Connection, outbox: str) -> Mapping[int, int]:
         s = tables.shard.c
-        rows = connection.execute(select(s.shard, s.epoch).where(s.outbox == outbox).order_by(s.shard)).all()
+        rows = await self._rows(select(s.shard, s.epoch).where(s.outbox == outbox).order_by(s.shard))
 
         def issued(row: Sequence[Any]) -> bool:
             return row[0] in range(len(rows)) and 0 <= row[1] <= EPOCH_MAX
 
-        return {row[0]: row[1] for row in self._valid.only("shard", rows, SHARD_KINDS, issued)}
+        return {row[0]: row[1] for row in self._filter.valid("shard", rows, SHARD_KINDS, issued)}
 
     async def open(self, outbox: str, shard: int, expect: int, member: str) -> int:
         def opened(connection: Connection) -> int:
@@ -162,8 +158,8 @@ class SqlOutbox:
             mine = (s.outbox == outbox, s.shard == shard)
             issue = update(tables.shard).where(*mine, s.epoch == expect).values(epoch=epoch, member=member)
             if not connection.execute(issue).rowcount:
-                standing = connection.execute(select(s.epoch).where(*mine)).scalar_one_or_none() or 0
-                raise _fenced(outbox, shard, standing)
+                current = connection.execute(select(s.epoch).where(*mine)).scalar_one_or_none() or 0
+                raise fenced(outbox, shard, current)
             return epoch
 
         return await self._change(opened)
@@ -177,21 +173,21 @@ class SqlOutbox:
             .outerjoin(tables.device, (d.outbox == h.outbox) & (d.device == h.device))
             .where(h.outbox == outbox, h.shard == shard)
         )
-        rows = await self._read(lambda connection: connection.execute(known).all())
-        return [KnownDevice(device, at, away) for device, at, away in sound_seen(self._valid, rows)]
+        return [KnownDevice(*each) for each in valid_seen(self._filter, await self._rows(known))]
 
     async def in_flight(self, outbox: str, shards: Collection[int]) -> int:
         h = tables.head.c
-        out = select(func.count()).where(h.outbox == outbox, h.shard.in_(shards), text("phase = 'out'"))
-        return await self._read(lambda connection: connection.execute(out).scalar_one())
+        return await self._count(
+            select(func.count()).where(h.outbox == outbox, h.shard.in_(shards), text("phase = 'out'"))
+        )
 
     async def take_turn(self, request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
         if self._postgresql and self._failures_raised != self._failures:
             self._failures_raised = self._failures
             raise Unavailable("it failed since the last turn, and may have crashed")
-        # Where nothing has been answered, all that a power failure could take back is that something was
-        # published: then it is published again. So the devices needn't wait for the disk. A turn that closes
-        # something all the same, for it has expired or was given up, is hardened.
+        # Without answers a power failure can only take back that commands were published, and they are
+        # published again. So such a turn doesn't wait for the disk. If it closes a command all the same,
+        # which has expired or was given up, it is hardened.
         relaxed = not (request.answers or request.unsent or request.sweep)
         unfit: set[int] = set()
         while True:
@@ -199,7 +195,7 @@ class SqlOutbox:
             try:
                 return await self._write(change, relaxed=relaxed)
             except TransactionEnded as error:
-                unfit.add(error.command)  # the turn is taken again, without a report of this one
+                unfit.add(error.command)  # the turn is taken again, and on_result isn't called for this one
             except (Unavailable, OutcomeUnknown):
                 self._failures_raised = self._failures
                 raise
@@ -211,7 +207,7 @@ class SqlOutbox:
         on_result: OnResult | None,
         unfit: Collection[int],
     ) -> TurnResult:
-        rows = self._rows(transaction, request.outbox)
+        rows = self._outbox_rows(transaction, request.outbox)
         result = device_turn.take_turn(rows, request, self._clock.random)
         if on_result is not None and result.closed:
             report(transaction.connection, result.closed, on_result, unfit)
@@ -222,8 +218,8 @@ class SqlOutbox:
             transaction.harden()
         return result
 
-    def _rows(self, transaction: OutboxTransaction, outbox: str) -> SqlRows:
-        return SqlRows(transaction, outbox, self._statements, self._valid)
+    def _outbox_rows(self, transaction: OutboxTransaction, outbox: str) -> SqlRows:
+        return SqlRows(transaction, outbox, self._statements, self._filter)
 
     async def pending_briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
         c, b = tables.command.c, tables.brief.c
@@ -231,23 +227,22 @@ class SqlOutbox:
         closed = select(text(COLUMNS)).select_from(tables.command).join(due, due.c.command == c.id)
 
         def read(connection: Connection) -> list[StoredCommand]:
-            found = [entry(row) for row in connection.execute(closed)]
-            with self._commit:  # SQLite shows a commit before it is hardened
+            found = [to_command(row) for row in connection.execute(closed)]
+            with self._commit:  # SQLite shows a commit before it is on disk
                 return found
 
         return await self._read(read)
 
-    async def confirm_briefs(self, outbox: str, told: Sequence[StoredCommand]) -> None:
+    async def confirm_briefs(self, outbox: str, sent: Sequence[StoredCommand]) -> None:
         b, c = tables.brief.c, tables.command.c
-        # Not a later end: the command may have been retried and closed again. But what is spoilt, and so no
-        # end of the command at all, or it would be told again and again.
+        # The brief of a later end stays, because the command may have been retried and closed again. A brief
+        # whose time fits no end is spoilt and goes, because it would be sent again and again.
         is_end = select(c.id).where(c.id == b.command, c.closed_at == b.closed_at).exists()
         forget = delete(tables.brief).where(
             b.command == bindparam("number"), (b.closed_at == bindparam("at")) | ~is_end
         )
-        ends = [{"number": each.id, "at": each.closed_at} for each in told]
-
-        # What a power failure takes back of it is told again.
+        ends = [{"number": each.id, "at": each.closed_at} for each in sent]
+        # Relaxed: after a power failure the briefs are sent again.
         await self._change(lambda connection: connection.execute(forget, ends), relaxed=True)
 
     async def next_due(self, outbox: str, shards: Sequence[int]) -> float | None:
@@ -261,7 +256,7 @@ class SqlOutbox:
         ]
         if not dues:
             return None
-        row = await self._read(lambda connection: connection.execute(select(*dues)).one())
+        [row] = await self._rows(select(*dues))
         return min((due for due in row if due is not None), default=None)
 
     async def wait_for_arrival(self, outbox: str, timeout_s: float) -> None:
@@ -276,9 +271,9 @@ class SqlOutbox:
         self, outbox: str, shard: int, epoch: int, source: str, cursor: str, commands: Sequence[NewCommand]
     ) -> None:
         def fill(transaction: OutboxTransaction) -> None:
-            standing = self._rows(transaction, outbox).epochs([shard]).get(shard, 0)
-            if standing != epoch:
-                raise _fenced(outbox, shard, standing)
+            current = self._outbox_rows(transaction, outbox).epochs([shard]).get(shard, 0)
+            if current != epoch:
+                raise fenced(outbox, shard, current)
             connection = transaction.connection
             c = tables.cursor.c
             mine = (c.outbox == outbox, c.source == source)
@@ -291,14 +286,13 @@ class SqlOutbox:
 
     async def cursor(self, outbox: str, source: str) -> str | None:
         c = tables.cursor.c
-        found = select(c.cursor).where(c.outbox == outbox, c.source == source)
-        return await self._read(lambda connection: connection.execute(found).scalar_one_or_none())
+        rows = await self._rows(select(c.cursor).where(c.outbox == outbox, c.source == source))
+        return rows[0][0] if rows else None
 
     async def count_waiting(self, outbox: str, limit: int) -> int:
         c = tables.command.c
         some = select(c.id).where(c.outbox == outbox, text("state = 'scheduled'")).limit(limit).subquery()
-        counted = select(func.count()).select_from(some)
-        return await self._read(lambda connection: connection.execute(counted).scalar_one())
+        return await self._count(select(func.count()).select_from(some))
 
     # --- operators
 
@@ -314,28 +308,21 @@ class SqlOutbox:
     ) -> list[StoredCommand]:
         c = tables.command.c
         listed = select(text(COLUMNS)).select_from(tables.command).where(c.outbox == outbox)
-        if after or not newest:
-            listed = listed.where(c.id < after if newest else c.id > after)
         if state is not None:
             listed = listed.where(c.state == state.value)
-            if state in ENDED_BADLY:
-                listed = listed.where(text(ENDED_BADLY_SQL))  # or SQLite wouldn't see its index
+            if state in UNSUCCESSFUL:
+                listed = listed.where(text(UNSUCCESSFUL_SQL))  # without it SQLite doesn't use the index
         if device:
             listed = listed.where(c.device == device)
-        listed = listed.order_by(c.id.desc() if newest else c.id).limit(limit)
-        return await self._read(lambda connection: [entry(row) for row in connection.execute(listed)])
+        return [to_command(row) for row in await self._rows(_page(listed, c.id, after, limit, newest=newest))]
 
     async def command(self, command: int) -> StoredCommand | None:
         found = select(text(COLUMNS)).select_from(tables.command).where(tables.command.c.id == command)
-
-        def one(connection: Connection) -> StoredCommand | None:
-            row = connection.execute(found).one_or_none()
-            return entry(row) if row else None
-
-        read = await self._read(one)
-        if read is not None and read.spoilt:
-            raise InvalidMessage(read.spoilt, "command")
-        return read
+        for read in map(to_command, await self._rows(found)):
+            if read.spoilt:
+                raise InvalidMessage(read.spoilt, "command")
+            return read
+        return None
 
     async def retry(self, command: int) -> bool:
         values = {"spent": 0, "expires_at": None, "closed_at": None, "answer": None, "reason": ""}
@@ -375,9 +362,9 @@ class SqlOutbox:
     async def paused(self, outbox: str) -> Mapping[str, float]:
         p = tables.pause.c
         found = select(p.device, p.paused_at).where(p.outbox == outbox).order_by(p.device)
-        rows = await self._read(lambda connection: connection.execute(found).all())
-        timed = {row[0] for row in self._valid.only("pause", rows, PAUSE_KINDS)}
-        # It is paused, whenever that began.
+        rows = await self._rows(found)
+        timed = {row[0] for row in self._filter.valid("pause", rows, PAUSE_KINDS)}
+        # A pause with an invalid time holds all the same.
         return {device: at if device in timed else 0.0 for device, at in rows if isinstance(device, str)}
 
     def _operate(
@@ -388,8 +375,8 @@ class SqlOutbox:
         values: dict[str, Any],
         *only: ColumnElement[bool],
     ) -> bool:
-        """Change one command where the table of states allows it, in its rollout's count too, and leave word
-        for its dispatcher."""
+        """Change the state of a command if the table of states allows it, also in its rollout's counts, and
+        mark it for its dispatcher. Return whether it was changed."""
         c = tables.command.c
         moves = {state: after for (state, each), after in TABLE.items() if each is cause}
         [target] = set(moves.values())
@@ -403,8 +390,8 @@ class SqlOutbox:
         row = connection.execute(change).one_or_none()
         if row is None:
             return False
-        outbox, changed = row[0], entry(row[1:])
-        rows = self._rows(transaction, outbox)
+        outbox, changed = row[0], to_command(row[1:])
+        rows = self._outbox_rows(transaction, outbox)
         if changed.rollout is not None:
             rows.save_rollouts({changed.rollout: (0, 1 if target is CommandState.FAILED else -1)})
         if changed.closed_at is not None:
@@ -422,9 +409,7 @@ class SqlOutbox:
         def count(connection: Connection) -> Mapping[CommandState, int]:
             found = dict(map(tuple, connection.execute(counted)))
             if found.keys() - STATES.keys():
-                self._valid.only(
-                    "command", connection.execute(unknown), (KINDS[0], KINDS[4]), lambda _: False
-                )
+                self._filter.valid("command", connection.execute(unknown), [(int,), (str,)], lambda _: False)
             return {state: found[state] for state in CommandState if state in found}
 
         return await self._read(count)
@@ -433,7 +418,7 @@ class SqlOutbox:
         self, outbox: str, *, after: str = "", limit: int = 100, device: str = ""
     ) -> list[DeviceStatus]:
         return await self._read(
-            partial(read_statuses, valid=self._valid, outbox=outbox, after=after, limit=limit, device=device)
+            partial(read_statuses, rows=self._filter, outbox=outbox, after=after, limit=limit, device=device)
         )
 
     async def rollouts(
@@ -441,11 +426,8 @@ class SqlOutbox:
     ) -> list[Rollout]:
         r = tables.rollout.c
         listed = select(text(ROLLOUT)).select_from(tables.rollout).where(r.outbox == outbox)
-        if after or not newest:
-            listed = listed.where(r.id < after if newest else r.id > after)
-        listed = listed.order_by(r.id.desc() if newest else r.id).limit(limit)
-        rows = await self._read(lambda connection: connection.execute(listed).all())
-        return [to_rollout(row) for row in self._valid.only("rollout", rows, ROLLOUT_KINDS)]
+        rows = await self._rows(_page(listed, r.id, after, limit, newest=newest))
+        return [to_rollout(row) for row in self._filter.valid("rollout", rows, ROLLOUT_KINDS)]
 
     async def abort(self, outbox: str, rollout: int) -> bool:
         r = tables.rollout.c
@@ -517,7 +499,7 @@ class SqlOutbox:
             raise self._named(error, committing=committing) from error
 
     def _named(self, error: Exception, *, committing: bool = False) -> HoldfastError:
-        # SQLite keeps whatever bytes another program gave it for text; from now on they may be read.
+        # Another program may have stored any bytes as a text in SQLite. From now on they can be read.
         self._lenient |= engines.UNREADABLE in str(error)
         return engines.convert_error(error, self._url, committing=committing)
 
@@ -527,10 +509,16 @@ class SqlOutbox:
             engines.read_anything(connection)
         return connection
 
-    async def _read(self, query: Callable[[Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._reader, self._look, query)
+    async def _rows(self, query: Select[Any]) -> Sequence[Sequence[Any]]:
+        return await self._read(lambda connection: connection.execute(query).all())
 
-    def _look(self, query: Callable[[Connection], T]) -> T:
+    async def _count(self, query: Select[int]) -> int:
+        return await self._read(lambda connection: connection.execute(query).scalar_one())
+
+    async def _read(self, query: Callable[[Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._reader, self._read_now, query)
+
+    def _read_now(self, query: Callable[[Connection], T]) -> T:
         try:
             with self._connect() as connection:
                 return query(connection)
@@ -544,5 +532,8 @@ class SqlOutbox:
             raise self._named(error) from error
 
 
-def _fenced(outbox: str, shard: int, standing: int) -> Fenced:
-    return Fenced(f"shard {shard} of outbox {outbox!r}: epoch {standing} stands; another owns it", standing)
+def _page(listed: Select[Any], number: Any, after: int, limit: int, *, newest: bool) -> Select[Any]:
+    """Return a page of rows by their ids, from either end."""
+    if after or not newest:
+        listed = listed.where(number < after if newest else number > after)
+    return listed.order_by(number.desc() if newest else number).limit(limit)

@@ -1,4 +1,4 @@
-"""Reports the ends of commands to the business, in the transaction of the turn that closes them."""
+"""Calls ``on_result`` for closed commands, in the transaction of the turn that closes them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from holdfast.devices.ports.outbox import OnResult
 from holdfast.devices.rules.device_queue import StoredCommand
 from holdfast.devices.services.sqlalchemy import engine as engines
 from holdfast.devices.services.sqlalchemy import tables
-from holdfast.devices.services.sqlalchemy.rows import COLUMNS, entry
+from holdfast.devices.services.sqlalchemy.records import to_command
+from holdfast.devices.services.sqlalchemy.statements import COLUMNS
 from holdfast.errors import Unavailable
 from holdfast.extend import get_logger
 from holdfast.extend.tools import kind_and_place, run_user_code
 
 REPORT_MAX = 200
-"""Closed commands that a sweep reports again."""
+"""Closed commands that a sweep reports again, at most."""
 
 log = get_logger(__name__)
 
 
 class TransactionEnded(Exception):
-    """The business has ended the transaction of a turn when ``command`` was reported to it."""
+    """The transaction of a turn was ended by ``on_result`` for ``command``."""
 
     def __init__(self, command: int) -> None:
         super().__init__(command)
@@ -33,8 +34,8 @@ class TransactionEnded(Exception):
 def report(
     connection: Connection, closed: Sequence[StoredCommand], on_result: OnResult, unfit: Collection[int]
 ) -> set[int]:
-    """Call the business; return for which commands that failed: these a sweep reports again. They are
-    reported one by one only if something fails, and those in ``unfit`` not at all."""
+    """Call ``on_result`` for commands, and return the ids of those for which it failed; a sweep reports these
+    again. It is called command by command only if one fails, and never for commands in ``unfit``."""
     failed = {each.id for each in closed if each.id in unfit}
     fit = [each for each in closed if each.id not in unfit]
     if fit and not _reported(connection, fit, on_result):
@@ -53,7 +54,7 @@ def report_again(
     on_result: OnResult | None,
     unfit: Collection[int],
 ) -> None:
-    """Report commands that the business failed to take before."""
+    """Call ``on_result`` again for commands for which it failed before."""
     c = tables.command.c
     unreported = (
         select(text(COLUMNS))
@@ -62,7 +63,7 @@ def report_again(
         .order_by(c.untold)
         .limit(REPORT_MAX)
     )
-    closed = [entry(row) for row in connection.execute(unreported)]
+    closed = [to_command(row) for row in connection.execute(unreported)]
     failed = report(connection, closed, on_result, unfit) if on_result else set()
     reported = [each.id for each in closed if each.id not in failed]
     if reported:
@@ -70,15 +71,14 @@ def report_again(
 
 
 def fully_reported() -> ColumnElement[bool]:
-    """Return the condition that the end of a command is reported to the business and to the queue of
-    briefs."""
+    """Return the condition that ``on_result`` was called for a command and its brief was sent."""
     c, b = tables.command.c, tables.brief.c
     return c.untold.is_(None) & ~select(b.command).where(b.command == c.id).exists()
 
 
 def _reported(connection: Connection, closed: Sequence[StoredCommand], on_result: OnResult) -> bool:
-    """Call the business for commands, all or none of them. Raises TransactionEnded if that took the turn
-    along."""
+    """Call ``on_result`` for commands; return whether it succeeded for all. Raises TransactionEnded if it
+    ended the turn's transaction."""
     each = closed[0]
     try:
         with Session(connection, join_transaction_mode="create_savepoint") as session:
@@ -89,13 +89,12 @@ def _reported(connection: Connection, closed: Sequence[StoredCommand], on_result
                     raise TransactionEnded(each.id)
             session.commit()
     except Exception as error:
-        if connection.invalidated:  # not the business: the connection was lost under it
+        if connection.invalidated:  # the connection was lost; on_result isn't to blame
             raise Unavailable(
                 f"the connection was lost while on_result ran: {type(error).__name__}"
             ) from error
-        # Its text and its variables may hold people's data: only what it is, and where.
-        kind, place = kind_and_place(error)
-        log.warning("on_result failed and will be called again", command=each.id, error=kind, at=place)
+        kind, place = kind_and_place(error)  # the error's text may hold people's data
+        log.warning("on_result failed", command=each.id, error=kind, at=place)
         if not engines.in_transaction(connection):
             raise TransactionEnded(each.id) from error
         return False

@@ -1,4 +1,4 @@
-"""Makes the outbox's tables, and says which are missing."""
+"""Creates the outbox's tables, and names the missing ones."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from holdfast.devices.services.sqlalchemy.migrations import steps
 from holdfast.errors import ConfigError
 
 MAKING = 0x686F6C64
-"""The advisory lock under which PostgreSQL's tables are made."""
+"""The advisory lock under which tables are created in PostgreSQL."""
 
 MADE = "a node makes them if its user may, or make them by a migration"
 HELP = (
     "let a user who may make its tables: as SQL in holdfast/devices/services/sqlalchemy/migrations, or by"
     " Alembic"
 )
+"""The remedies for missing tables."""
 
 
 class MissingSchema(NamedTuple):
-    """The things that a database lacks: ``tables``, ``columns`` of those that stand, as TABLE.COLUMN, and the
-    ``migrations`` by which those that stand are changed."""
+    """The missing ``tables``, the missing ``columns`` of other tables as TABLE.COLUMN, and the ``migrations``
+    that change these tables."""
 
     tables: list[str]
     columns: list[str]
@@ -35,13 +36,13 @@ class MissingSchema(NamedTuple):
 
     @property
     def named(self) -> list[str]:
-        """The names of all tables and columns that are missing."""
+        """The names of all missing tables and columns."""
         return [*self.tables, *self.columns]
 
 
 def make_tables(connection: Connection, url: URL, *, create: bool) -> None:
-    """Make the tables that are missing, and change those that are old. Raises ConfigError without
-    ``create``, or where the user may not."""
+    """Create missing tables, and migrate old ones. Raises ConfigError without ``create``, or if the user may
+    not."""
     if url.get_backend_name() == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MAKING})
     lacks = find_missing(connection)
@@ -51,7 +52,7 @@ def make_tables(connection: Connection, url: URL, *, create: bool) -> None:
         raise ConfigError(f"{engines.redacted(url)} has no {', '.join(lacks.named)}: {HELP}")
     try:
         for number in lacks.migrations:
-            # First, or the table of rollouts would be made anew and be empty.
+            # Before create_all, which would create an empty table of rollouts.
             for step in steps(number, connection):
                 connection.execute(step)
         absent = [tables.metadata.tables[name] for name in find_missing(connection).tables]
@@ -63,8 +64,8 @@ def make_tables(connection: Connection, url: URL, *, create: bool) -> None:
 
 
 def store_settings(connection: Connection, outbox: str, shards: int, settings: WriterSettings) -> None:
-    """Store an outbox's shards and the settings that its writers need. Raises ConfigError if it has another
-    number of shards."""
+    """Store an outbox's shards and its writers' settings. Raises ConfigError if it has another number of
+    shards."""
     standing = count_shards(connection, outbox)
     if not standing:
         rows = [{"outbox": outbox, "shard": shard} for shard in range(shards)]
@@ -76,7 +77,7 @@ def store_settings(connection: Connection, outbox: str, shards: int, settings: W
 
 
 def describe(connection: Connection) -> str:
-    """Return the database, its version, and which tables are missing, in words."""
+    """Return the database, its version and the missing tables, in words."""
     name = "PostgreSQL" if connection.dialect.name == "postgresql" else "SQLite"
     version = ".".join(map(str, connection.dialect.server_version_info or ()))
     lacks = find_missing(connection)
@@ -88,13 +89,13 @@ def describe(connection: Connection) -> str:
 
 
 def count_shards(connection: Connection, outbox: str) -> int:
-    """Return how many shards an outbox has; 0 if it was never made ready."""
+    """Return the number of an outbox's shards; 0 if it was never prepared."""
     counted = select(func.count()).select_from(tables.shard).where(tables.shard.c.outbox == outbox)
     return int(connection.execute(counted).scalar_one())
 
 
 def find_missing(connection: Connection) -> MissingSchema:
-    """Return the tables and columns that a database lacks."""
+    """Return the missing tables and columns."""
     inspector = inspect(connection)
     standing = {*inspector.get_table_names()}
     columns: list[str] = []

@@ -6,7 +6,7 @@ from holdfast.extend import Access, Backup, extra, named
 
 
 def backup(setting: str, url: str, access: Access) -> Backup:
-    """Dead letters in a table."""
+    """Open dead letters in a table."""
     with extra("outbox", setting):
         from holdfast.devices.services.sqlalchemy.backup import SqlBackup  # noqa: PLC0415
     with named(setting, url):

@@ -1,4 +1,4 @@
-"""The statuses of devices, for operators: a page of them at a time."""
+"""The statuses of devices, for operators, a page at a time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from holdfast.devices.ports.outbox import DeviceStatus
 from holdfast.devices.rules import device_queue as queue
 from holdfast.devices.rules.device_queue import HeadPhase
 from holdfast.devices.services.sqlalchemy import tables
-from holdfast.devices.services.sqlalchemy.rows import (
+from holdfast.devices.services.sqlalchemy.records import (
     HEAD_KINDS,
-    KNOWN_KINDS,
     PHASES,
+    SEEN_KINDS,
     TEXT,
     RowFilter,
     has_phase,
@@ -22,15 +22,16 @@ from holdfast.devices.services.sqlalchemy.rows import (
 from holdfast.devices.services.sqlalchemy.schema import count_shards
 
 WAITING_MAX = 1000
+"""Waiting commands of a device that are counted, at most."""
 
 
 def read_statuses(
-    connection: Connection, valid: RowFilter, *, outbox: str, after: str, limit: int, device: str
+    connection: Connection, rows: RowFilter, *, outbox: str, after: str, limit: int, device: str
 ) -> list[DeviceStatus]:
-    """Return the statuses of devices in order, after the device ``after``; or of one."""
+    """Return the statuses of devices in order, after the device ``after``; or the status of one device."""
     h, d = tables.head.c, tables.device.c
     listed = connection.execute(_scheduled(outbox, after, limit, device))
-    scheduled = {row[0]: row[1] for row in valid.only("device", listed, (TEXT,))}
+    scheduled = {row[0]: row[1] for row in rows.valid("device", listed, TEXT)}
     names = [*scheduled]
     heads = connection.execute(
         select(h.device, h.lane, h.shard, h.phase)
@@ -38,12 +39,12 @@ def read_statuses(
         .order_by(h.lane)
     )
     phases: dict[str, list[HeadPhase]] = {}
-    for name, _, _, phase in valid.only("head", heads, HEAD_KINDS[:4], has_phase):
+    for name, _, _, phase in rows.valid("head", heads, HEAD_KINDS[:4], has_phase):
         phases.setdefault(name, []).append(PHASES[phase])
     known = connection.execute(
         select(d.device, d.seen_at, d.away).where(d.outbox == outbox, d.device.in_(names))
     ).all()
-    seen = {name: (at, away) for name, at, away in sound_seen(valid, known)}
+    seen = {name: (at, away) for name, at, away in valid_seen(rows, known)}
     p = tables.pause.c
     paused = set(
         connection.execute(select(p.device).where(p.outbox == outbox, p.device.in_(names))).scalars()
@@ -59,19 +60,19 @@ def read_statuses(
     return statuses
 
 
-def sound_seen(valid: RowFilter, rows: Sequence[Sequence[Any]]) -> list[tuple[str, float | None, bool]]:
-    """Return rows of device, seen_at and away. One whose time is spoilt was never seen."""
-    timed = {row[0] for row in valid.only("device", rows, KNOWN_KINDS)}
+def valid_seen(rows: RowFilter, found: Sequence[Sequence[Any]]) -> list[tuple[str, float | None, bool]]:
+    """Return rows of device, seen_at and away. A device with an invalid time was never seen."""
+    timed = {row[0] for row in rows.valid("device", found, SEEN_KINDS)}
     return [
         (device, at if device in timed else None, bool(away))
-        for device, at, away in rows
+        for device, at, away in found
         if isinstance(device, str)
     ]
 
 
 def _scheduled(outbox: str, after: str, limit: int, device: str) -> Select[tuple[str, int]]:
-    """Devices in order, each with how many of its commands are scheduled. One statement for all of them: one
-    for each would be thousands for a page that looks for a few among many."""
+    """Select devices in order, each with the number of its scheduled commands, in one statement for a
+    page."""
     h, d, c = tables.head.c, tables.device.c, tables.command.c
     named = [
         select(t.device).where(
@@ -81,7 +82,7 @@ def _scheduled(outbox: str, after: str, limit: int, device: str) -> Select[tuple
     ]
     both = named[0].union(named[1]).subquery()
     listed = select(both.c.device).order_by(both.c.device).limit(limit).subquery()
-    # With the lane SQLite takes the index of what is scheduled.
+    # With the lane, SQLite takes the index of scheduled commands.
     waits = text("state = 'scheduled' AND lane >= 0")
     some = select(c.id).where(c.outbox == outbox, c.device == listed.c.device, waits).limit(WAITING_MAX)
     counted = select(func.count()).select_from(some.correlate(listed).subquery()).correlate(listed)

@@ -1,16 +1,17 @@
-"""A transaction of the dispatcher's own, and how its statements get to the database.
+"""A transaction of the dispatcher, and its statements' way to the database.
 
-PostgreSQL may be far away, and plans a statement for as long as it executes it. So statements are prepared,
-what is read together comes back together, and what is written waits for the next read or for the commit and
-leaves before it in the same message. It is one message and not a pipeline of many: a process that is stopped
-between two of them would keep its locks, for the server waits for the rest without a limit.
+PostgreSQL may be far away, and planning a statement takes as long as executing it. So statements are
+prepared, reads of one step share a round trip, and writes wait for the next read or the commit and go in its
+message. It
+is one message and no pipeline: a process that is stopped between two messages would keep its locks, because
+the server waits for the rest without a limit.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection
@@ -19,7 +20,7 @@ from holdfast.errors import OutcomeUnknown
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """A statement in the words of a driver; on PostgreSQL the call of one that ``prepare`` makes."""
+    """A statement as the driver takes it. On PostgreSQL it calls the statement that ``prepare`` prepares."""
 
     text: str
     prepare: str = ""
@@ -31,56 +32,44 @@ Query = tuple[Statement, Mapping[str, Any]]
 Rows = Sequence[Sequence[Any]]
 
 
-class OutboxTransaction(Protocol):
-    """Errors are the driver's own, or SQLAlchemy's where its connection was used. After one the connection
-    must not be used again."""
-
-    @property
-    def connection(self) -> Connection:
-        """For statements of SQLAlchemy, which come after all that was written."""
-
-    def read(self, *queries: Query) -> list[Rows]:
-        """The rows of each."""
-
-    def write(self, statement: Statement, *rows: Mapping[str, Any]) -> None:
-        """Execute for each of ``rows``; an error may come later."""
-
-    def harden(self) -> None:
-        """Its commit has to be on disk after all."""
-
-    def commit(self) -> None:
-        """Commit all. Raises OutcomeUnknown where the disk doesn't confirm it."""
-
-
 class SqliteTransaction:
-    """Begins with the write lock. Its commit waits for the disk if it is ``certain``; or, if it ``hardens``,
-    once it was hardened."""
+    """A transaction of SQLite, which begins with the write lock. Errors are those of the driver, or of
+    SQLAlchemy where its connection was used; after one the connection must not be used again.
 
-    def __init__(self, connection: Connection, *, certain: bool, hardens: bool) -> None:
+    Args:
+        full: commits wait for the disk.
+        relaxed: this one doesn't, unless ``harden`` is called.
+    """
+
+    def __init__(self, connection: Connection, *, full: bool, relaxed: bool) -> None:
         self.connection = connection
         driver: Any = connection.connection.driver_connection
         self._driver = driver
-        self._hardens = hardens and not certain
+        self._may_harden = full and relaxed
         self._hardened = False
-        self._driver.execute(f"PRAGMA synchronous = {'FULL' if certain else 'NORMAL'}")
+        self._driver.execute(f"PRAGMA synchronous = {'FULL' if full and not relaxed else 'NORMAL'}")
         self._driver.execute("BEGIN IMMEDIATE")
 
     def read(self, *queries: Query) -> list[Rows]:
+        """Return the rows of each query."""
         return [self._driver.execute(statement.text, values).fetchall() for statement, values in queries]
 
     def write(self, statement: Statement, *rows: Mapping[str, Any]) -> None:
+        """Execute the statement for each of ``rows``."""
         self._driver.executemany(statement.text, rows)
 
     def harden(self) -> None:
-        self._hardened = self._hardens
+        """Have the commit wait for the disk, although the transaction is relaxed."""
+        self._hardened = self._may_harden
 
     def commit(self) -> None:
+        """Commit all. Raises OutcomeUnknown if the disk doesn't confirm it."""
         self.connection.commit()
         if self._hardened:
-            self._confirm()
+            self._sync()
 
-    def _confirm(self) -> None:
-        """Have its log on disk: what a commit waits for can't be changed within its transaction."""
+    def _sync(self) -> None:
+        """Write SQLite's log to disk. The mode of a commit can't be changed within its transaction."""
         [(_, _, database), *_] = self._driver.execute("PRAGMA database_list").fetchall()
         try:
             log = os.open(f"{database}-wal", os.O_RDONLY)
@@ -89,7 +78,7 @@ class SqliteTransaction:
             finally:
                 os.close(log)
         except FileNotFoundError:
-            return  # on file systems where SQLite can't keep one, NORMAL waits as FULL does
+            return  # on file systems without a log of SQLite, NORMAL waits as FULL does
         except OSError as error:
             raise OutcomeUnknown(
                 f"{database}: the disk didn't confirm a commit ({error.strerror}); see to the disk"
@@ -102,9 +91,10 @@ COMMIT = Statement("COMMIT")
 
 
 class PostgresqlTransaction:
-    """Begins with what is sent first. Its commit waits for the disk if it is ``certain``."""
+    """A transaction of PostgreSQL, with the interface of ``SqliteTransaction``. It begins with the first
+    message, and an error of ``write`` comes with the next one."""
 
-    def __init__(self, connection: Connection, *, certain: bool) -> None:
+    def __init__(self, connection: Connection, *, relaxed: bool) -> None:
         from psycopg import ClientCursor  # noqa: PLC0415 (an extra)
 
         self._connection = connection
@@ -112,10 +102,11 @@ class PostgresqlTransaction:
         self._cursor = ClientCursor(driver)
         self._prepared: set[Statement] = connection.info.setdefault("holdfast_prepared", set())
         self._unsent: list[Query] = [(BEGIN, {})]
-        self._certain = certain
+        self._relaxed = relaxed
 
     @property
     def connection(self) -> Connection:
+        """The connection, for statements of SQLAlchemy after all that was written."""
         if self._unsent:
             self.send()
         return self._connection
@@ -132,16 +123,16 @@ class PostgresqlTransaction:
         self._unsent += [(statement, row) for row in rows]
 
     def harden(self) -> None:
-        self._certain = True
+        self._relaxed = False
 
     def commit(self) -> None:
-        if not self._certain:
+        if self._relaxed:
             self.write(RELAX, {})
         self.send((COMMIT, {}))
         self._connection.commit()
 
     def send(self, *queries: Query) -> None:
-        """Send it with all that waits; the results of ``queries`` are to be fetched next."""
+        """Send ``queries`` after all waiting writes. The caller fetches their results next."""
         sent, self._unsent = [*self._unsent, *queries], []
         fresh = list(dict.fromkeys(each for each, _ in sent if each.prepare and each not in self._prepared))
         calls = [self._cursor.mogrify(statement.text, values) for statement, values in sent]
@@ -149,3 +140,6 @@ class PostgresqlTransaction:
         self._prepared.update(fresh)
         for _ in range(len(fresh) + len(sent) - len(queries)):
             self._cursor.nextset()
+
+
+OutboxTransaction = SqliteTransaction | PostgresqlTransaction

@@ -1,5 +1,5 @@
-"""Adds commands inside somebody's transaction. It only ever inserts: it waits for no dispatcher's locks, and
-no dispatcher waits for its."""
+"""Adds commands in the caller's transaction. It only inserts, so it and dispatchers never wait for each
+other's locks."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ BATCH = 1_000
 """Rows of one statement."""
 
 MAKE = "start a node of this version once, whose user may make them, or make them by a migration"
-"""What helps where tables are missing."""
+"""The remedy for missing tables."""
 
 
 class SqlWriter:
-    """Writes with a SQLAlchemy session or connection, in its transaction. Raises ConfigError for a database
-    that isn't supported."""
+    """Writes in the transaction of a SQLAlchemy session or connection. Raises ConfigError for an unsupported
+    database."""
 
     def __init__(self, db: Session | Connection) -> None:
         self._connection = db.connection() if isinstance(db, Session) else db
@@ -55,10 +55,10 @@ class SqlWriter:
         commands = [on_store_clock(command, now) for command in commands]
         ids: list[int] = []
         fresh: list[tuple[NewCommand, int]] = []
-        # In the order given: of a device's commands, the one with the lowest id goes first.
-        for may_stand, some in groupby(commands, lambda new: new.dedupe_key is not None):
+        # In the given order, because the lowest id of a device's commands goes first.
+        for may_exist, some in groupby(commands, lambda new: new.dedupe_key is not None):
             batch = list(some)
-            if not may_stand:
+            if not may_exist:
                 added = self._insert(batch)
                 ids += added
                 fresh += zip(batch, added, strict=True)
@@ -83,7 +83,7 @@ class SqlWriter:
     def cancel(
         self, outbox: str, *, command: int = 0, device: str = "", supersede_key: str | None = None
     ) -> int:
-        # Only a mark: a dispatcher never has to wait for what is open here.
+        # Only a mark, so that no dispatcher waits for this transaction.
         c = tables.command.c
         found = select(c.device, c.shard, func.max(c.id) + 1, func.count()).where(
             c.outbox == outbox, text("state = 'scheduled'")
@@ -108,7 +108,7 @@ class SqlWriter:
                 for of_device, shard, below, _ in rows
             ]
             if marks:
-                # Their ids are not needed, and to return them takes the right to read the table.
+                # Returning their ids would take the right to read the table.
                 self._connection.execute(insert(tables.cancel).inline(), marks)
                 ring_at_commit(self._connection, outbox)
         return sum(row[3] for row in rows)
@@ -132,7 +132,7 @@ class SqlWriter:
         return ended.rowcount > 0
 
     def _parts(self, outbox: str) -> tuple[int, int]:
-        """Return how many shards and lanes the outbox has; no shards where no node has made it ready."""
+        """Return the numbers of the outbox's shards and lanes; no shards if no node has prepared it."""
         s = tables.shard.c
         shards = select(func.count()).select_from(tables.shard).where(s.outbox == outbox).scalar_subquery()
         lanes = select(tables.setting.c.lanes).where(tables.setting.c.outbox == outbox).scalar_subquery()
@@ -166,7 +166,7 @@ class SqlWriter:
                 return int(number), False
 
     def _mark(self, added: Sequence[tuple[NewCommand, int]]) -> None:
-        """Leave word for the dispatcher: of each device, and of each command that may replace others."""
+        """Mark each device with new commands, and each command that may replace others."""
         marks: dict[object, dict[str, Any]] = {}
         for new, number in added:
             place: object = (new.device, new.lane)
@@ -181,7 +181,7 @@ class SqlWriter:
 
 @contextmanager
 def explain_missing_tables() -> Iterator[None]:
-    """Says what to do where the tables aren't there, or aren't this user's to write."""
+    """Raise ConfigError with a remedy if the tables are missing, or this user may not write them."""
     try:
         yield
     except DBAPIError as error:

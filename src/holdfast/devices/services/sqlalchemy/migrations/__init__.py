@@ -1,4 +1,4 @@
-"""The outbox's tables as plain SQL, one file a database: for those who make their tables themselves.
+"""The outbox's tables as plain SQL, one file a database, for users who create their tables themselves.
 
 With Alembic, copy each ``alembic_NNNN_….py`` into your ``versions`` and set its ``down_revision``.
 """
@@ -15,18 +15,18 @@ Dialect = Literal["sqlite", "postgresql"]
 
 LATEST = 4
 _END = re.compile(r";\s*(?:\n\n|\Z)")
-"""An empty line follows each statement; those in the body of a function have none after them."""
+"""The end of a statement: an empty line follows it, unlike those in the body of a function."""
 
 
 def statements(number: int, dialect: Dialect) -> list[str]:
-    """The statements of one migration. Only those of the second may be executed again."""
+    """Return the statements of one migration. Only those of the second may be executed again."""
     name = f"{number:04d}_outbox.{dialect}.sql"
     sql = resources.files(__package__).joinpath(name).read_text()
     return [statement.strip() for statement in _END.split(sql) if statement.strip()]
 
 
 def steps(number: int, connection: Connection) -> list[DDL]:
-    """The same, to be executed: what stands in them is nobody's parameter."""
+    """Return the statements of one migration for SQLAlchemy, which takes nothing in them for a parameter."""
     return [
         DDL(each.replace("%", "%%"))  # type: ignore[no-untyped-call]
         for each in statements(number, dialect_of(connection))
