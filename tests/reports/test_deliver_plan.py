@@ -19,7 +19,7 @@ from holdfast.reports.deliver_plan import (
     decide,
     marks_every,
 )
-from holdfast.reports.ports.sink import UNTOLD, RemoteFile
+from holdfast.reports.ports.sink import UNKNOWN_SIZE, RemoteFile
 
 PARCEL = FileToDeliver(name="a/b.csv", content="v1")
 SUM = hashlib.sha256(b"x").hexdigest()
@@ -48,10 +48,10 @@ def found(size: int = 1, version: str = "") -> RemoteFile:
         (record(DeliveryStage.PLACING), found(1), DeliveryStep.LOOK),
         (record(DeliveryStage.PLACED), found(1), DeliveryStep.FINISH),
         (record(DeliveryStage.PLACED), found(2), DeliveryStep.NOTHING),
-        (record(DeliveryStage.PLACING), found(UNTOLD), DeliveryStep.LOOK),
-        (record(DeliveryStage.PLACED), found(UNTOLD), DeliveryStep.FINISH),
-        (record(DeliveryStage.PLACED, version="e1"), found(UNTOLD, "e2"), DeliveryStep.NOTHING),
-        (record(DeliveryStage.DONE), found(UNTOLD), DeliveryStep.NOTHING),
+        (record(DeliveryStage.PLACING), found(UNKNOWN_SIZE), DeliveryStep.LOOK),
+        (record(DeliveryStage.PLACED), found(UNKNOWN_SIZE), DeliveryStep.FINISH),
+        (record(DeliveryStage.PLACED, version="e1"), found(UNKNOWN_SIZE, "e2"), DeliveryStep.NOTHING),
+        (record(DeliveryStage.DONE), found(UNKNOWN_SIZE), DeliveryStep.NOTHING),
         (record(DeliveryStage.DONE), found(1), DeliveryStep.NOTHING),
         (record(DeliveryStage.DONE), None, DeliveryStep.NOTHING),
         (record(DeliveryStage.DONE, content="v0"), found(1), DeliveryStep.SEND),

@@ -27,7 +27,7 @@ from holdfast.reports.deliver_plan import (
     decide,
     marks_every,
 )
-from holdfast.reports.ports.sink import UNTOLD, Data, RemoteFile, Sink, Upload
+from holdfast.reports.ports.sink import UNKNOWN_SIZE, Data, RemoteFile, Sink, Upload
 from holdfast.reports.rules.remote_name import temporary
 
 NOTE_S = 1.0
@@ -167,7 +167,7 @@ class _Work:
         try:
             return await sink.stat(self._parcel.name)
         except ConfigError:  # one who may only put
-            return RemoteFile(self._parcel.name, UNTOLD)
+            return RemoteFile(self._parcel.name, UNKNOWN_SIZE)
 
     async def _stands(self, sink: Sink) -> bool:
         """Return whether the file in its place has the content of the one that was being placed."""

@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.reports.ports.sink import UNTOLD, RemoteFile
+from holdfast.reports.ports.sink import UNKNOWN_SIZE, RemoteFile
 from holdfast.reports.rules.remote_name import check
 
 MARK_BYTES = 8 << 20
@@ -159,4 +159,4 @@ def companion(kind: Companion, record: Record) -> bytes:
 def _is(record: Record, found: RemoteFile) -> bool:
     """Return whether the file that stands there is the recorded one, as far as its size and version tell."""
     versions = {record.version, found.version} - {""}
-    return found.size in (record.size, UNTOLD) and (len(versions) < 2 or not record.version)
+    return found.size in (record.size, UNKNOWN_SIZE) and (len(versions) < 2 or not record.version)

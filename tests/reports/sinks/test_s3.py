@@ -205,7 +205,7 @@ async def test_a_lost_answer_to_the_last_call_is_found_out(moto_server: MotoServ
     "url", ["s3://", "s3://b?x=1", "ftp://b", "s3://b/../a", "s3://b?encryption", "s3://b?acl=a%0d%0ab"]
 )
 def test_a_destination_that_is_no_url_of_a_bucket_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="destination is no bucket's URL"):
+    with pytest.raises(ConfigError, match="destination must be the URL of a bucket"):
         S3SinkUrl.parse(url)
 
 

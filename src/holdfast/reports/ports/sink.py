@@ -9,17 +9,13 @@ import msgspec
 
 Data: TypeAlias = bytes | memoryview
 
-IN_PLACE = "where a server can't, order the option in_place, and a companion that tells when it is complete"
-"""How the error of a service that refuses to rename ends."""
-
-
-UNTOLD = -1
-"""The size of a file where the service doesn't tell it."""
+UNKNOWN_SIZE = -1
+"""The size of a file where the service doesn't report sizes."""
 
 
 class RemoteFile(msgspec.Struct, frozen=True):
-    """A finished file. ``size`` is UNTOLD where the service doesn't tell it. ``version`` is the service's own
-    mark of its content, the same only while that is the same; empty where it has none."""
+    """A finished file. ``size`` may be UNKNOWN_SIZE. ``version`` is the service's own mark of the content:
+    equal marks mean equal content. It is empty where the service has no marks."""
 
     name: str
     size: int
@@ -27,11 +23,11 @@ class RemoteFile(msgspec.Struct, frozen=True):
 
 
 class Upload(Protocol):
-    """One file on its way. Nobody who reads the destination sees it before ``commit``.
+    """The upload of one file. Readers of the destination don't see the file before ``commit``.
 
     Attributes:
-        token: by which another process finds what the service holds of it (``resume``, ``discard``); empty
-            while it holds nothing. To be recorded, when it is opened and whenever it has changed.
+        token: the name by which another process finds the upload at the service (``resume``, ``discard``);
+            empty while the service holds nothing. Record it when the upload is opened, and when it changes.
         held: bytes that the service held when the upload was resumed; 0 for a new one.
         grain: ``skip`` takes multiples of this.
     """
@@ -41,50 +37,50 @@ class Upload(Protocol):
     grain: int
 
     async def skip(self, size: int) -> None:
-        """Count on the first ``size`` bytes that the service holds, and go on after them: once, first of all,
-        on every upload that was resumed. At least 1, at most ``held``, and a multiple of ``grain``; where
-        that can't be, abort it and open another."""
+        """Keep the first ``size`` bytes that the service holds, and go on after them. It is called once,
+        first, on each resumed upload. ``size`` is at least 1, at most ``held``, and a multiple of ``grain``;
+        if no size fits, abort the upload and open another."""
 
     async def write(self, data: Data) -> None:
-        """Send the next bytes; returns when more may come, which may be before they are sent. What is given
-        away must not change. Raises Unavailable, or ConfigError where the service won't take them.
+        """Send the next bytes, and return when more may come; the bytes may be on their way still, so they
+        must not change. Raises Unavailable, or ConfigError if the service refuses them.
 
-        A service that may refuse a piece and take those after it would tell a size that hides the hole: at
-        each multiple of ``marks_every(grain)`` bytes this returns only when all before it is taken."""
+        If a service may refuse a block and accept later ones, the file's size hides the hole. Then, at each
+        multiple of ``marks_every(grain)`` bytes, this returns only once all earlier blocks are accepted."""
 
     async def commit(self, sha256: str, *, read_back: bool = False) -> RemoteFile:
-        """Make it the file, once the service holds all that was sent, on disk where it can say so.
+        """Put the file in its place, once the service holds all bytes, on disk where it can say so.
 
-        Its size is compared, and its content with ``sha256`` (hex) where the service tells a checksum; with
-        ``read_back`` everywhere, if need be by reading the file back. Raises Damaged if they differ or
-        another process took the upload over, AlreadyThere if there is a file that was not to be replaced,
-        Unavailable, and OutcomeUnknown if the file may be there: look."""
+        The size is compared, and the content with ``sha256`` (hex) where the service computes a checksum;
+        with ``read_back`` always, by reading the file if needed. Raises Damaged if they differ or if another
+        process took over the upload, AlreadyThere if the file must not be replaced, Unavailable, and
+        OutcomeUnknown if the file may be in its place."""
 
     async def abort(self) -> None:
-        """Give it up and remove what the service holds of it, as well as that can be done now. Never raises;
-        nothing to do after ``commit``."""
+        """Give up, and remove the upload from the service as far as possible. Never raises; does nothing
+        after ``commit``."""
 
     async def leave(self) -> None:
-        """Let go of it, and leave what the service holds for ``resume``. Never raises."""
+        """Release the upload, and leave its bytes at the service for ``resume``. Never raises."""
 
 
 class Sink(Protocol):
     """One connection to one destination: one upload at a time, in one event loop.
 
-    Names are relative to the destination's folder, and checked (``core.remote_name``); folders that lack are
-    made. ``temporary`` is the name, in the same folder, for what isn't finished; each upload has its own. It
-    may be the file's name itself, for services that can't rename: then readers see what isn't finished.
+    Names are relative to the destination's folder, and checked (``rules.remote_name``); missing folders are
+    made. ``temporary`` is the name of the unfinished file, in the same folder; each upload has its own. It
+    may equal the file's name, for services that can't rename: then readers see the unfinished file.
 
-    All raise InvalidMessage for a name that can't be, LoginRefused, ConfigError for what isn't allowed, and
-    Unavailable.
+    All methods raise InvalidMessage for a bad name, LoginRefused, ConfigError for a call that isn't allowed,
+    and Unavailable.
 
     Attributes:
-        can_resume: what a dead process left of an upload can be gone on with.
-        can_rename: a file is written under its temporary name. False where the service itself shows nothing
-            but complete files.
-        has_checksum: the service vouches for the content: it tells or compares a checksum of it.
-        keeps_first: with ``replace=False`` the service itself sees to it that the first of two stands. False
-            where a look before the commit must do.
+        can_resume: another process can resume an upload.
+        can_rename: a file is written under its temporary name. False where the service itself shows complete
+            files only.
+        has_checksum: the service reports or compares a checksum of the content.
+        keeps_first: with ``replace=False`` the service itself keeps the first of two files. False where the
+            sink can only look before the commit.
     """
 
     can_resume: bool
@@ -93,21 +89,20 @@ class Sink(Protocol):
     keeps_first: bool
 
     async def stat(self, name: str) -> RemoteFile | None:
-        """The finished file of that name, if there is one. Raises ConfigError where nobody is told."""
+        """Return the finished file, or None. Raises ConfigError if this user may not look."""
 
     async def open(self, name: str, temporary: str, *, replace: bool = True) -> Upload:
-        """Begin to write a file. Without ``replace`` it must not take the place of another; AlreadyThere may
-        be raised here or by the commit."""
+        """Begin to write a file. Without ``replace``, this or the commit raises AlreadyThere if it exists."""
 
     async def resume(self, name: str, temporary: str, token: str, *, replace: bool = True) -> Upload | None:
-        """Take over what the service holds of the upload ``token``; None if that is nothing. Whoever held
-        it can't commit it any more, unless it holds the very same bytes."""
+        """Take over the upload ``token``; return None if the service holds nothing of it. Its former owner
+        can't commit it any longer, unless the bytes are the same."""
 
     async def discard(self, name: str, token: str) -> None:
-        """Remove what the upload ``token`` of the file ``name`` left, if anything."""
+        """Remove the upload ``token`` of the file ``name``, if there is one."""
 
     def read(self, name: str) -> AsyncIterator[bytes]:
-        """A finished file's bytes. Raises FileNotFoundError."""
+        """Yield a finished file's bytes. Raises FileNotFoundError."""
 
     async def close(self) -> None:
-        """Release the connection. Calls under way fail, and what is written and not committed is left."""
+        """Release the connection. Running calls fail, and uncommitted uploads are left."""

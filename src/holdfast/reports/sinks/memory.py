@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator
 
-from holdfast.errors import AlreadyThere, Damaged, Unavailable
+from holdfast.errors import Unavailable
 from holdfast.reports.ports.sink import Data, RemoteFile
 from holdfast.reports.rules.remote_name import check
+from holdfast.reports.sink_base import SinkBase, UploadBase, already_there
 
 CHUNK_BYTES = 1 << 16
 
 
-class MemorySink:
+class MemorySink(SinkBase):
     """A connection to ``files``, which several may share."""
 
     can_resume = True
@@ -25,32 +26,33 @@ class MemorySink:
         self.closed = False
 
     async def stat(self, name: str) -> RemoteFile | None:
-        self._must_be_open()
+        self.check_open()
         held = self.files.get(check(name))
-        return None if held is None else _described(name, held)
+        return None if held is None else _remote_file(name, held)
 
     async def open(self, name: str, temporary: str, *, replace: bool = True) -> MemoryUpload:
-        self._must_be_open()
-        self._must_not_be_there(check(name), replace)
+        self.check_open()
+        if check(name) in self.files and not replace:
+            raise already_there(name)
         self.files[check(temporary)] = bytearray()
-        return MemoryUpload(self, name, temporary, replace, held=0)
+        return MemoryUpload(self, name, temporary, replace=replace)
 
     async def resume(
         self, name: str, temporary: str, token: str, *, replace: bool = True
     ) -> MemoryUpload | None:
-        self._must_be_open()
+        self.check_open()
         held = self.files.pop(check(token), None)
         if held is None:
             return None
         self.files[check(temporary)] = held
-        return MemoryUpload(self, check(name), temporary, replace, held=len(held))
+        return MemoryUpload(self, check(name), temporary, replace=replace)
 
     async def discard(self, name: str, token: str) -> None:
-        self._must_be_open()
+        self.check_open()
         self.files.pop(check(token), None)
 
     async def read(self, name: str) -> AsyncIterator[bytes]:
-        self._must_be_open()
+        self.check_open()
         if check(name) not in self.files:
             raise FileNotFoundError(name)
         held = bytes(self.files[name])
@@ -60,48 +62,36 @@ class MemorySink:
     async def close(self) -> None:
         self.closed = True
 
-    def _must_be_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise Unavailable once the connection is closed."""
         if self.closed:
             raise Unavailable("the connection is closed")
 
-    def _must_not_be_there(self, name: str, replace: bool) -> None:
-        if not replace and name in self.files:
-            raise AlreadyThere(f"{name!r} is there")
 
+class MemoryUpload(UploadBase):
+    """The upload of one file."""
 
-class MemoryUpload:
-    """One file on its way."""
-
-    grain = 1
-
-    def __init__(self, sink: MemorySink, name: str, temporary: str, replace: bool, held: int) -> None:
-        self.token = temporary
-        self.held = held
+    def __init__(self, sink: MemorySink, name: str, temporary: str, *, replace: bool) -> None:
         self._sink = sink
-        self._name = name
-        self._replace = replace
         self._data = sink.files[temporary]
-        self._at = 0
-
-    async def skip(self, size: int) -> None:
-        self._at = size
+        super().__init__(name, temporary, replace=replace, held=len(self._data))
 
     async def write(self, data: Data) -> None:
-        self._sink._must_be_open()
-        self._data[self._at : self._at + len(data)] = data
-        self._at += len(data)
+        self._sink.check_open()
+        self._data[self.sent_bytes : self.sent_bytes + len(data)] = data
+        self.sent_bytes += len(data)
 
     async def commit(self, sha256: str, *, read_back: bool = False) -> RemoteFile:
-        self._sink._must_be_open()
-        if self._sink.files.get(self.token) is not self._data:
-            raise Damaged(f"what was sent of {self._name!r} is gone")
-        del self._data[self._at :]
-        if hashlib.sha256(self._data).hexdigest() != sha256:
-            raise Damaged(f"{self._name!r} is not what was sent")
-        if self.token != self._name:
-            self._sink._must_not_be_there(self._name, self._replace)
-        self._sink.files[self._name] = self._sink.files.pop(self.token)
-        return _described(self._name, self._data)
+        self._sink.check_open()
+        files = self._sink.files
+        if files.get(self.token) is not self._data:
+            raise self.taken_over()
+        del self._data[self.sent_bytes :]
+        self.check_content(hashlib.sha256(self._data).hexdigest(), sha256)
+        if self.name in files and self.token != self.name and not self.replace:
+            raise already_there(self.name)
+        files[self.name] = files.pop(self.token)
+        return _remote_file(self.name, self._data)
 
     async def abort(self) -> None:
         if self._sink.files.get(self.token) is self._data:
@@ -111,5 +101,5 @@ class MemoryUpload:
         pass
 
 
-def _described(name: str, held: bytearray) -> RemoteFile:
+def _remote_file(name: str, held: bytearray) -> RemoteFile:
     return RemoteFile(name, len(held), hashlib.sha256(held).hexdigest())

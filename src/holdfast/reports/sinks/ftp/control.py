@@ -1,8 +1,8 @@
-"""One FTP session, blocking: the standard library's, with what it lacks.
+"""One blocking FTP session: the standard library's, with additions.
 
-Added here: implicit TLS, data connections that take up the session of their control connection (many servers
-ask for it, to know that both are one client's), active mode that listens only at the address which the server
-is talking to and lets only the server in, replies in any encoding, and errors in the words of the sink port.
+Added are: implicit TLS; data connections that resume the TLS session of their control connection, as many
+servers demand; an active mode that listens only at the address of the control connection and accepts only the
+server; replies in any encoding; the errors of the sink port.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import struct
 from collections.abc import Iterator
 
 from holdfast.errors import ConfigError, LoginRefused, NoRoom, Unavailable
-from holdfast.reports.sinks.ftp.url import FtpSecurity, FtpUrl
+from holdfast.reports.sinks.ftp.url import FtpUrl
 
 KEEPALIVE_S = 30
 UNKNOWN = ("500", "502", "504")
-"""How servers answer to a command that they don't know."""
+"""Replies to an unknown command."""
 
 BUSY = ("421", "530 Sorry, the maximum", "530 Too many")
 FULL = ("452", "552")
@@ -28,56 +28,48 @@ LOGGED_OUT = "530"
 HEX = re.compile(r"\b[0-9a-fA-F]{64}\b")
 SIZE = re.compile(r"(?:^|[;\s])size=(\d+)", re.IGNORECASE)
 PATIENCE_BYTES_S = 10_000_000
-"""How fast a server reads a file that it received, to sum it up or to look through it, at least."""
+"""Lowest speed, in bytes a second, at which a server reads a received file, for its checksum or a virus
+scan."""
 
 COMPLAINT_S = 5.0
-"""How long to wait for a server to say why it ended a transfer. Some notice nothing, and never do."""
+"""Seconds to wait for a server's reason for an ended transfer. Some servers never give one."""
 
 TLS_BYTES = 1 << 18
-"""Over TLS so much must go within the time that a server may be silent: it is sent whole, or not at all."""
+"""Bytes of one write over TLS. A write is sent whole within the timeout, or fails."""
 
 
 class Control(ftplib.FTP):
     """A session that is logged in, in binary mode, in the URL's folder. Use it from one thread at a time.
 
-    Args:
-        url: where.
-        user, password: who.
-        timeout_s: how long the server may be silent.
-
-    Raises LoginRefused, ConfigError, Unavailable.
+    ``timeout_s``: the longest silence of the server, in seconds. Raises LoginRefused, ConfigError,
+    Unavailable.
     """
 
     def __init__(self, url: FtpUrl, user: str, password: str, timeout_s: float) -> None:
         super().__init__(timeout=timeout_s, encoding=url.encoding)
         self.passiveserver = not url.active
         self.features: dict[str, str] = {}
-        self._context = (
-            None if url.tls is FtpSecurity.NONE else ssl.create_default_context(cafile=url.ca or None)
-        )
-        with told(f"can't log in at {url}", login=True):
-            try:
+        plain = url.scheme == "ftp"
+        self._context = None if plain else ssl.create_default_context(cafile=url.ca or None)
+        try:
+            with port_errors(f"can't log in at {url}", login=True):
                 self._open(url)
                 self.login(user, password)
                 if self._context is not None:
                     self.voidcmd("PBSZ 0")
                     self.voidcmd("PROT P")
-                self._learn()
+                self._read_features()
                 self.voidcmd("TYPE I")  # sizes and restarts count in bytes
-            except BaseException:
-                self.close()
-                raise
-        if url.folder:
-            try:
-                with told(f"can't go to the folder of {url}: make it, or let this user in"):
+            if url.folder:
+                with port_errors(f"can't go to the folder of {url}: make it, or let this user in"):
                     self.cwd(url.folder)
-            except BaseException:
-                self.close()
-                raise
+        except BaseException:
+            self.close()
+            raise
 
     def size_of(self, name: str) -> int | None:
-        """A file's size in bytes; None if there is no such file. Raises ConfigError where the server tells
-        no sizes."""
+        """Return a file's size in bytes, or None if the file doesn't exist. Raises ConfigError if the server
+        reports no sizes."""
         for command, read in (("SIZE", _plain_size), ("MLST", _listed_size)):
             try:
                 return read(self.sendcmd(f"{command} {name}"))
@@ -85,11 +77,11 @@ class Control(ftplib.FTP):
                 if not str(error).startswith(UNKNOWN):
                     return None
         raise ConfigError(
-            f"{self.host} knows neither SIZE nor MLST, so that nobody can tell whether a file arrived whole"
+            f"{self.host} knows neither SIZE nor MLST, so Holdfast can't check that a file arrived whole"
         )
 
     def checksum_of(self, name: str, size: int) -> str:
-        """The SHA-256 (hex) that the server tells of a file; empty where it tells none."""
+        """Return the SHA-256 (hex) that the server computes of a file; empty if it computes none."""
         if "XSHA256" in self.features:
             command = f"XSHA256 {name}"
         elif "SHA-256" in self.features.get("HASH", ""):
@@ -102,15 +94,15 @@ class Control(ftplib.FTP):
         return found[0].lower() if found else ""
 
     def make_folders(self, name: str) -> None:
-        """Make the folders that lead to ``name``, as far as they lack."""
+        """Make the missing folders of ``name``."""
         segments = name.split("/")[:-1]
         for depth in range(1, len(segments) + 1):
-            with contextlib.suppress(ftplib.error_perm):  # it is there, or what comes next says why not
+            with contextlib.suppress(ftplib.error_perm):  # it exists, or the next command reports the reason
                 self.mkd("/".join(segments[:depth]))
 
     def rename_over(self, source: str, target: str) -> None:
-        """Rename, in place of what is there. Where the server refuses that, ``target`` is deleted first: for
-        a moment there is none."""
+        """Rename and replace. If the server refuses to replace, ``target`` is deleted first: for a moment
+        neither file is there."""
         try:
             self.rename(source, target)
         except ftplib.error_perm:
@@ -120,7 +112,7 @@ class Control(ftplib.FTP):
             self.rename(source, target)
 
     def transfercmd(self, cmd: str, rest: int | str | None = None) -> socket.socket:
-        """Begin a transfer; returns the data connection."""
+        """Begin a transfer, and return the data connection."""
         connection, _ = self.ntransfercmd(cmd, rest)
         if self._context is None:
             return connection
@@ -132,11 +124,11 @@ class Control(ftplib.FTP):
             raise
 
     def finish(self, connection: socket.socket, size: int = 0) -> None:
-        """End a transfer of ``size`` bytes from this side, and await the server's word that it has all.
-        Raises its refusal."""
+        """End a transfer of ``size`` bytes from this side, and wait for the server's confirmation. Raises its
+        refusal."""
         try:
             if isinstance(connection, ssl.SSLSocket):
-                with contextlib.suppress(OSError):  # of some servers no farewell comes; sizes tell
+                with contextlib.suppress(OSError):  # some servers don't close TLS; the size is checked
                     connection.unwrap()
         finally:
             connection.close()
@@ -144,7 +136,7 @@ class Control(ftplib.FTP):
             self.voidresp()
 
     def complain(self) -> None:
-        """Raise why the server ended a transfer, if it says so."""
+        """Raise the server's reason for an ended transfer, if it gives one."""
         with self._waiting(min(COMPLAINT_S, self.timeout or COMPLAINT_S)):
             self.voidresp()
 
@@ -170,14 +162,14 @@ class Control(ftplib.FTP):
                 connection.close()
 
     def set_timeout(self, seconds: float) -> None:
-        """Set, from any thread, how long the server may be silent from the next wait on."""
+        """Set, from any thread, the longest silence from the next wait on."""
         self.timeout = seconds
         if self.sock is not None:
-            with contextlib.suppress(OSError):  # it was closed meanwhile
+            with contextlib.suppress(OSError):  # closed meanwhile
                 self.sock.settimeout(seconds)
 
     def interrupt(self) -> None:
-        """From any thread: have what blocks on the control connection fail."""
+        """From any thread, have a blocked call on the control connection fail."""
         shut(self.sock)
 
     def _open(self, url: FtpUrl) -> None:
@@ -185,11 +177,11 @@ class Control(ftplib.FTP):
         self.sock = socket.create_connection((url.host, url.port), self.timeout)
         self.af = self.sock.family
         keep_alive(self.sock)
-        if url.tls is FtpSecurity.IMPLICIT:
+        if url.scheme == "ftps":
             self._secure()
         self._read_replies()
         self.welcome = self.getresp()
-        if url.tls is FtpSecurity.EXPLICIT:
+        if url.scheme == "ftpes":
             self.voidcmd("AUTH TLS")
             self._secure()
             self._read_replies()
@@ -204,22 +196,21 @@ class Control(ftplib.FTP):
         self.file = self.sock.makefile("r", encoding=self.encoding, errors="replace")
 
     def _patient(self, size: int) -> contextlib.AbstractContextManager[None]:
-        """While the server may be busy with a file of so many bytes."""
+        """Wait longer while the server may be busy with a file of ``size`` bytes."""
         return self._waiting((self.timeout or 0) + size / PATIENCE_BYTES_S)
 
     @contextlib.contextmanager
     def _waiting(self, seconds: float) -> Iterator[None]:
-        """While the server may be silent for so long."""
         connection = self.sock
         assert connection is not None
         connection.settimeout(seconds)
         try:
             yield
         finally:
-            with contextlib.suppress(OSError):  # it was closed meanwhile
+            with contextlib.suppress(OSError):  # closed meanwhile
                 connection.settimeout(self.timeout)
 
-    def _learn(self) -> None:
+    def _read_features(self) -> None:
         try:
             lines = self.sendcmd("FEAT").splitlines()[1:-1]
         except ftplib.error_perm:
@@ -233,22 +224,19 @@ class Control(ftplib.FTP):
 
 
 @contextlib.contextmanager
-def told(what: str, *, login: bool = False) -> Iterator[None]:
-    """Errors of a session in the words of the port."""
+def port_errors(what: str, *, login: bool = False) -> Iterator[None]:
+    """Raise the port's errors for those of a session; ``what`` begins their texts."""
     try:
         yield
-    except ftplib.error_perm as error:
-        said = str(error)
-        if said.startswith(FULL):
-            raise NoRoom(f"{what}: {said}") from error
-        if said.startswith(BUSY):
-            raise Unavailable(f"{what}: {said}") from error
-        if login or said.startswith(LOGGED_OUT):
-            raise LoginRefused(f"{what}: {said}") from error
-        raise ConfigError(f"{what}: {said}") from error
     except ftplib.Error as error:
-        said = f"{what}: {error}"
-        raise (NoRoom(said) if str(error).startswith(FULL) else Unavailable(said)) from error
+        reply, text = str(error), f"{what}: {error}"
+        if reply.startswith(FULL):
+            raise NoRoom(text) from error
+        if reply.startswith(BUSY) or not isinstance(error, ftplib.error_perm):
+            raise Unavailable(text) from error
+        if login or reply.startswith(LOGGED_OUT):
+            raise LoginRefused(text) from error
+        raise ConfigError(text) from error
     except ssl.SSLCertVerificationError as error:
         raise LoginRefused(
             f"{what}: its certificate is not trusted ({error.verify_message}): name one to trust with ?ca="
@@ -261,7 +249,7 @@ def told(what: str, *, login: bool = False) -> Iterator[None]:
 
 
 def send(connection: socket.socket, data: bytes | memoryview) -> None:
-    """Send it all, however slowly. (``sendall`` would have all of it go within the timeout.)"""
+    """Send all bytes, however slowly. (``sendall`` would need to send all of them within the timeout.)"""
     rest = memoryview(data)
     most = TLS_BYTES if isinstance(connection, ssl.SSLSocket) else len(rest)
     while rest:
@@ -269,17 +257,17 @@ def send(connection: socket.socket, data: bytes | memoryview) -> None:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the system probe a connection that is idle for long, so that no firewall on the way forgets it."""
+    """Have the system probe an idle connection, so that no firewall on the way drops it."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
 
 
 def shut(connection: socket.socket | None, *, unsent: bool = True) -> None:
-    """End a connection that another thread may be blocked on. Without ``unsent``, what has not gone yet never
-    goes once it is closed, or a slow server would be busy with that for long."""
+    """End a connection that another thread may be blocked on. Without ``unsent``, buffered bytes are dropped:
+    a slow server would be busy with them for long."""
     if connection is not None:
-        with contextlib.suppress(OSError):  # it is closed already
+        with contextlib.suppress(OSError):  # closed already
             if not unsent:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             socket.socket.shutdown(connection, socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""The service that URLs of FTP open: ``ftpes://host/folder``, ``ftps://…``, ``ftp://…``."""
+"""The service that FTP URLs open: ``ftpes://host/folder``, ``ftps://…``, ``ftp://…``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class FtpService(SinkService):
         from holdfast.reports.sinks.ftp.sink import FtpSink  # noqa: PLC0415
         from holdfast.reports.sinks.ftp.url import FtpUrl  # noqa: PLC0415
 
-        told = opening.credential
-        return FtpSink(FtpUrl.parse(opening.url), told.user or "anonymous", told.password)
+        login = opening.credential
+        return FtpSink(FtpUrl.parse(opening.url), login.user or "anonymous", login.password)
 
     def preload(self) -> None:
         importlib.import_module("holdfast.reports.sinks.ftp.sink")

@@ -1,7 +1,7 @@
 """A destination on an FTP server.
 
-One thread a connection: what the protocol asks for is one blocking exchange after the other, and large writes
-to a socket cost a thread next to nothing.
+Each connection has a thread: the protocol is one blocking exchange after the other, and large writes to a
+socket cost a thread next to nothing.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import contextlib
 import ftplib
 import hashlib
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from holdfast.errors import AlreadyThere, ConfigError, Damaged, HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.reports.ports.sink import IN_PLACE, Data, RemoteFile
+from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.reports.ports.sink import Data, RemoteFile
 from holdfast.reports.rules.remote_name import check
-from holdfast.reports.sinks.ftp.control import Control, send, shut, told
+from holdfast.reports.sink_base import NO_RENAMING, SinkBase, UploadBase
+from holdfast.reports.sinks.ftp.control import Control, port_errors, send, shut
 from holdfast.reports.sinks.ftp.url import FtpUrl
 
 T = TypeVar("T")
@@ -26,21 +27,18 @@ T = TypeVar("T")
 TIMEOUT_S = 60.0
 ABORT_S = 5.0
 CUT_S = 0.2
-"""How long the server may take to say that a transfer was cut short."""
+"""Seconds for the server to report that a transfer was cut short."""
 
 CHUNK_BYTES = 1 << 18
 
 
-class FtpSink:
-    """A folder on an FTP server. The connection is made at first use, and anew after it broke.
+class FtpSink(SinkBase):
+    """A folder on an FTP server. The first call connects, and the first after a broken connection.
 
-    An upload is written with STOR, and gone on with by REST: it counts places in the file, so that one of the
-    same bytes who writes still does no harm, as with APPE.
+    An upload is written with STOR, and resumed with REST. REST names a place in the file, so a former owner
+    that still writes the same bytes does no harm. With APPE it would.
 
-    Args:
-        url: server, folder and how to connect.
-        user, password: who.
-        timeout_s: how long the server may be silent.
+    ``timeout_s``: the longest silence of the server, in seconds.
     """
 
     can_resume = True
@@ -67,7 +65,7 @@ class FtpSink:
     async def open(self, name: str, temporary: str, *, replace: bool = True) -> FtpUpload:
         check(name), check(temporary)
         if not replace:
-            await self.must_not_be_there(name)
+            await self.check_absent(name)
         return FtpUpload(self, name, temporary, replace=replace)
 
     async def resume(
@@ -81,7 +79,7 @@ class FtpSink:
                 return None
             try:
                 control.rename(token, temporary)
-            except ftplib.error_perm:  # another was quicker
+            except ftplib.error_perm:  # another process was quicker
                 return None
             return control.size_of(temporary)
 
@@ -114,25 +112,20 @@ class FtpSink:
         self._thread.shutdown(wait=False)
 
     async def run(self, what: str, call: Callable[[Control], T]) -> T:
-        """Do something in the session, after what is under way. Raises the port's errors, after ``what``."""
+        """Call a function in the session's thread. Raises the port's errors; ``what`` begins their texts."""
         if self._closed:
             raise Unavailable(f"{what}: the connection is closed")
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, what, call)
 
     def interrupt(self) -> None:
-        """Have what is under way fail."""
+        """Have the running call fail."""
         if self._control is not None:
             self._control.interrupt()
 
     def set_timeout(self, seconds: float | None = None) -> None:
-        """Set how many seconds the server may be silent from now on; None: as at first."""
+        """Set the longest silence of the server from now on; None: the first value."""
         if self._control is not None:
             self._control.set_timeout(self._timeout_s if seconds is None else seconds)
-
-    async def must_not_be_there(self, name: str) -> None:
-        """Raises AlreadyThere if a file of that name is."""
-        if await self.stat(name) is not None:
-            raise AlreadyThere(f"{name!r} is at {self.url} already, and is not to be replaced")
 
     def _do(self, what: str, call: Callable[[Control], T]) -> T:
         control = self._control
@@ -141,11 +134,11 @@ class FtpSink:
             if self._closed:  # meanwhile
                 self._drop(control)
                 raise Unavailable(f"{what}: the connection is closed")
-        with told(f"{what} at {self.url}"):
+        with port_errors(f"{what} at {self.url}"):
             try:
                 return call(control)
             except (ftplib.error_reply, ftplib.error_proto, OSError, EOFError):
-                self._drop(control)  # nobody knows what it would answer next
+                self._drop(control)  # its next answer may belong to this call
                 raise
 
     def _drop(self, control: Control) -> None:
@@ -162,24 +155,15 @@ class FtpSink:
             self._drop(self._control)
 
 
-class FtpUpload:
-    """One file on its way."""
-
-    grain = 1
+class FtpUpload(UploadBase):
+    """The upload of one file."""
 
     def __init__(self, sink: FtpSink, name: str, temporary: str, *, replace: bool, held: int = 0) -> None:
-        self.token = temporary
-        self.held = held
+        super().__init__(name, temporary, replace=replace, held=held)
         self._sink = sink
-        self._name = name
-        self._replace = replace
-        self.sent_bytes = 0
         self._connection: socket.socket | None = None
         self._sending = False
         self._over = False
-
-    async def skip(self, size: int) -> None:
-        self.sent_bytes = size
 
     async def write(self, data: Data) -> None:
         await self._run(lambda control: self._send(control, data))
@@ -188,26 +172,26 @@ class FtpUpload:
     async def commit(self, sha256: str, *, read_back: bool = False) -> RemoteFile:
         await self._run(self._finish)
         await self._run(lambda control: self._compare(control, sha256, read_back=read_back))
-        if self.token != self._name:
-            if not self._replace:
-                await self._sink.must_not_be_there(self._name)
+        if self.token != self.name:
+            if not self.replace:
+                await self._sink.check_absent(self.name)
             await self._run(self._rename)
         self._over = True
-        return RemoteFile(self._name, self.sent_bytes)
+        return RemoteFile(self.name, self.sent_bytes)
 
     async def abort(self) -> None:
-        self._sink.set_timeout(CUT_S)  # on a slow line it goes on with what has gone: then in a new session
-        shut(self._connection, unsent=False)  # what is being sent fails now
+        self._sink.set_timeout(CUT_S)  # a slow line is still busy with sent bytes: then the session ends
+        shut(self._connection, unsent=False)  # the running write fails now
         await self._end(lambda control: _delete(control, self.token))
         self._sink.set_timeout()
 
     async def leave(self) -> None:
         if self._sending:
-            shut(self._connection)  # a write that was cancelled; others have ended
+            shut(self._connection)  # a cancelled write still runs
         await self._end()
 
     async def _run(self, call: Callable[[Control], T]) -> T:
-        return await self._sink.run(f"can't write {self._name!r}", call)
+        return await self._sink.run(f"can't write {self.name!r}", call)
 
     async def _end(self, last: Callable[[Control], None] | None = None) -> None:
         if self._over:
@@ -260,34 +244,27 @@ class FtpUpload:
     def _compare(self, control: Control, sha256: str, *, read_back: bool) -> None:
         size = control.size_of(self.token)
         if size is None:
-            raise Damaged(f"what was sent of {self._name!r} is gone: another took it over")
-        if size != self.sent_bytes:
-            raise Damaged(f"the server has {size} bytes of {self._name!r}, and {self.sent_bytes} were sent")
-        told_sum = control.checksum_of(self.token, size)
-        if not told_sum and read_back:
-            told_sum = _digest(control, self.token)
-        if told_sum and told_sum != sha256:
-            raise Damaged(f"what the server has of {self._name!r} is not what was sent")
+            raise self.taken_over()
+        self.check_size(size)
+        checksum = control.checksum_of(self.token, size)
+        if not checksum and read_back:
+            checksum = _digest(control, self.token)
+        if checksum:
+            self.check_content(checksum, sha256)
 
     def _rename(self, control: Control) -> None:
         try:
-            with _unknown_if_cut(self._name):
-                control.rename_over(self.token, self._name)
+            control.rename_over(self.token, self.name)
+        except (OSError, EOFError) as error:
+            raise OutcomeUnknown(
+                f"{self.name!r} may be in its place: the connection broke ({error})"
+            ) from error
         except ftplib.error_perm as error:
             if control.size_of(self.token) is None:
-                raise Damaged(f"what was sent of {self._name!r} is gone: another took it over") from None
+                raise self.taken_over() from None
             raise ConfigError(
-                f"can't put {self._name!r} in its place at {self._sink.url}: {error}: let this user rename;"
-                f" {IN_PLACE}"
+                f"can't put {self.name!r} in its place at {self._sink.url}: {error}: {NO_RENAMING}"
             ) from error
-
-
-@contextlib.contextmanager
-def _unknown_if_cut(name: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, EOFError) as error:
-        raise OutcomeUnknown(f"{name!r} may be in its place: the connection broke ({error})") from error
 
 
 def _delete(control: Control, name: str) -> None:

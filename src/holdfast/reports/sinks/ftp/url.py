@@ -1,68 +1,45 @@
 """URLs of FTP servers: ``ftp://host[:port][/folder]``, ``ftpes://`` over TLS that the client begins, and
-``ftps://`` over TLS from the first byte. The folder is below the one that the user logs in to; ``//folder``
-is one from the server's root."""
+``ftps://`` over TLS from the first byte."""
 
 from __future__ import annotations
 
-import enum
 from typing import Self
-from urllib.parse import parse_qsl, unquote, urlsplit
-
-import msgspec
+from urllib.parse import parse_qsl
 
 from holdfast.errors import ConfigError
+from holdfast.reports.sink_base import ServerUrl, refuse_login
 
 EXAMPLE = "ftpes://ftp.example.com/reports"
+PORTS = {"ftp": 21, "ftpes": 21, "ftps": 990}
 
 
-class FtpSecurity(enum.Enum):
-    """The way in which a connection is secured, by scheme."""
-
-    NONE = "ftp"
-    EXPLICIT = "ftpes"
-    IMPLICIT = "ftps"
-
-
-class FtpUrl(msgspec.Struct, frozen=True):
-    """One server and a folder on it.
+class FtpUrl(ServerUrl, frozen=True):
+    """An FTP server and a folder on it.
 
     ``active``: the server connects back for data (``?mode=active``). ``ca``: a file of certificates to trust
     in place of the system's (``?ca=PATH``). ``encoding`` of names (``?encoding=latin-1``).
     """
 
-    host: str
-    port: int
-    folder: str = ""
-    tls: FtpSecurity = FtpSecurity.NONE
     active: bool = False
     ca: str = ""
     encoding: str = "utf-8"
 
     @classmethod
-    def parse(cls, url: str, setting: str = "destination") -> Self:
-        """Raises ConfigError, without the URL's password, for one that is none of these."""
+    def parse(cls, url: str) -> Self:
+        """Return the parts of a URL. Raises ConfigError for another URL, without its password."""
         try:
-            parts = urlsplit(url)
-            tls = FtpSecurity(parts.scheme)
+            parts, host, folder = cls.split(url)
             options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
             mode = options.pop("mode", "passive")
-            port = parts.port or (990 if tls is FtpSecurity.IMPLICIT else 21)
-            folder = unquote(parts.path, errors="strict").removeprefix("/").rstrip("/")
+            port = parts.port or PORTS[parts.scheme]
             "".encode(encoding := options.pop("encoding", "utf-8"))
             ca = options.pop("ca", "")
-            if not parts.hostname or options or mode not in ("active", "passive") or parts.fragment:
-                raise ValueError
-            if not folder.isprintable():
+            if parts.scheme not in PORTS or options or mode not in ("active", "passive"):
                 raise ValueError
         except (ValueError, LookupError):
             raise ConfigError(
-                f"{setting} is no FTP server's URL: use one such as {EXAMPLE!r}, with options mode, ca and"
+                f"destination must be an FTP server's URL such as {EXAMPLE!r}; its options are mode, ca and"
                 " encoding"
             ) from None
-        if parts.username is not None:
-            raise ConfigError(f"{setting} holds a user or a password; name a credential in their place")
-        return cls(parts.hostname, port, folder, tls, mode == "active", ca, encoding)
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.tls.value}://{host}:{self.port}/{self.folder}"
+        refuse_login(parts)
+        return cls(parts.scheme, host, port, folder, mode == "active", ca, encoding)

@@ -1,4 +1,4 @@
-"""The service that URLs of web servers open: ``https://host/folder``."""
+"""The service that web URLs open: ``https://host/folder``."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from holdfast.reports.ports.sink import Sink
 
 
 class HttpSinkService(SinkService):
-    """Web servers that take files by PUT."""
+    """Web servers that accept files by PUT."""
 
     example = "https://host/folder"
 
     def sink(self, opening: SinkOpening) -> Sink:
         from holdfast.reports.sinks.http.sink import HttpSink  # noqa: PLC0415
 
-        told = opening.credential
-        headers = {"Authorization": told.authorization} if told.authorization else {}
-        return HttpSink(opening.url, headers, user=told.user, password=told.password)
+        login = opening.credential
+        headers = {"Authorization": login.authorization} if login.authorization else {}
+        return HttpSink(opening.url, headers, user=login.user, password=login.password)
 
     def preload(self) -> None:
         importlib.import_module("holdfast.reports.sinks.http.sink")

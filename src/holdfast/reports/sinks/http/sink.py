@@ -1,7 +1,7 @@
 """A destination that takes files by HTTP PUT.
 
-That a file shows only when all of it has come is the server's part of the protocol: a request that breaks off
-is no request. Nothing is left of one to go on with.
+The server shows a file once it has all of it: HTTP ignores a request that breaks off. So an upload can't be
+resumed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import hashlib
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from urllib.parse import SplitResult, quote, urlsplit
@@ -20,7 +19,6 @@ from yarl import URL
 from holdfast.errors import (
     AlreadyThere,
     ConfigError,
-    Damaged,
     HoldfastError,
     LoginRefused,
     OutcomeUnknown,
@@ -29,30 +27,31 @@ from holdfast.errors import (
 )
 from holdfast.extend.tools import describe_http_error
 from holdfast.extend.tracing import TRACEPARENT, current_traceparent
-from holdfast.reports.ports.sink import UNTOLD, Data, RemoteFile
+from holdfast.reports.ports.sink import UNKNOWN_SIZE, Data, RemoteFile
 from holdfast.reports.rules.remote_name import check
+from holdfast.reports.sink_base import SinkBase, UploadBase, already_there, refuse_login, sha256_of
 
 EXAMPLE = "https://files.example.com/reports"
 CONNECT_S = 30.0
 SILENCE_S = 60.0
 AT_ONCE_BYTES = 1 << 20
-"""A file up to this size is sent with its length; a larger one in chunks, while it is made."""
+"""Largest file that is sent with its length. A larger one is sent in chunks while it is made."""
 
 AHEAD = 4
 READ_BYTES = 1 << 20
 MISSING = (404, 410)
-PASSING = (408, 425, 429)
+TEMPORARY = (408, 425, 429)
 UNKNOWN_METHOD = (405, 501)
 
 
-class HttpSink:
+class HttpSink(SinkBase):
     """A folder of a web server. Redirects are not followed.
 
     Args:
         url: ``https://host/folder``.
-        headers: go with each request, such as ``Authorization``.
+        headers: sent with each request, such as ``Authorization``.
         user, password: for basic authentication.
-        tls: whom to trust; by default as this machine does.
+        tls: the trusted certificates; by default the machine's.
 
     Raises ConfigError for another URL, or one that holds a password.
     """
@@ -70,16 +69,14 @@ class HttpSink:
         user: str = "",
         password: str = "",
         tls: ssl.SSLContext | None = None,
-        setting: str = "destination",
     ) -> None:
         try:
             parts = urlsplit(url)
         except ValueError:
             parts = SplitResult("", "", "", "", "")
-        if "@" in parts.netloc:
-            raise ConfigError(f"{setting} holds a user or a password; name a credential in their place")
+        refuse_login(parts)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ConfigError(f"{setting} is no web server's folder: use a URL such as {EXAMPLE!r}")
+            raise ConfigError(f"destination must be the URL of a web server's folder, such as {EXAMPLE!r}")
         self._root = url.rstrip("/")
         self._headers = dict(headers or {})
         if user:
@@ -90,15 +87,15 @@ class HttpSink:
         self._closed = False
 
     async def stat(self, name: str) -> RemoteFile | None:
-        tells, found = await self._head(name)
-        if not tells:
-            raise ConfigError(f"can't look for {name!r} at {self._root}: the server knows no HEAD")
+        has_head, found = await self._head(name)
+        if not has_head:
+            raise ConfigError(f"can't look for {name!r} at {self._root}: the server doesn't support HEAD")
         return found
 
     async def open(self, name: str, temporary: str, *, replace: bool = True) -> HttpUpload:
         url = self.url(name)
         if not replace:
-            await self.must_not_be_there(name)
+            await self.check_absent(name)
         return HttpUpload(self, name, url, replace=replace)
 
     async def resume(self, name: str, temporary: str, token: str, *, replace: bool = True) -> None:
@@ -109,11 +106,11 @@ class HttpSink:
 
     async def read(self, name: str) -> AsyncIterator[bytes]:
         url, what = self.url(name), f"can't read {name!r}"
-        with self.told(what):
+        with self.port_errors(what):
             async with self.http().get(url, allow_redirects=False) as answer:
                 if answer.status in MISSING:
                     raise FileNotFoundError(name)
-                self.must_be_well(what, answer)
+                self.check_status(what, answer)
                 async for chunk in answer.content.iter_chunked(READ_BYTES):
                     yield chunk
 
@@ -123,11 +120,11 @@ class HttpSink:
             await self._http.close()
 
     def url(self, name: str) -> URL:
-        """Return the URL of the file of that name. Raises InvalidMessage."""
+        """Return the URL of a file. Raises InvalidMessage."""
         return URL(f"{self._root}/{quote(check(name), safe='/')}", encoded=True)
 
     def http(self) -> aiohttp.ClientSession:
-        """The connections, made at first use."""
+        """Return the client session, which the first call makes."""
         if self._closed:
             raise Unavailable(f"the connection to {self._root} is closed")
         if self._http is None:
@@ -141,26 +138,25 @@ class HttpSink:
             )
         return self._http
 
-    async def must_not_be_there(self, name: str) -> None:
-        """Raises AlreadyThere if the server tells that a file of that name is."""
+    async def check_absent(self, name: str) -> None:
         _, found = await self._head(name)
         if found is not None:
-            raise AlreadyThere(f"{name!r} is at {self._root} already, and is not to be replaced")
+            raise already_there(name)
 
     async def _head(self, name: str) -> tuple[bool, RemoteFile | None]:
-        """Return whether the server tells of files at all, and the one of that name."""
+        """Return whether the server supports HEAD, and the file."""
         url, what = self.url(name), f"can't look for {name!r}"
-        with self.told(what):
+        with self.port_errors(what):
             async with self.http().head(url, allow_redirects=False) as answer:
                 if answer.status in (*MISSING, *UNKNOWN_METHOD):
                     return answer.status in MISSING, None
-                self.must_be_well(what, answer)
-                size = int(answer.headers.get("Content-Length", UNTOLD))
+                self.check_status(what, answer)
+                size = int(answer.headers.get("Content-Length", UNKNOWN_SIZE))
                 return True, RemoteFile(name, size, answer.headers.get("ETag", ""))
 
     @contextlib.contextmanager
-    def told(self, what: str) -> Iterator[None]:
-        """Errors of aiohttp in the words of the port, after ``what``."""
+    def port_errors(self, what: str) -> Iterator[None]:
+        """Raise the port's errors for those of aiohttp; ``what`` begins their texts."""
         try:
             yield
         except aiohttp.ClientConnectorCertificateError as error:
@@ -172,71 +168,62 @@ class HttpSink:
                 raise
             raise Unavailable(f"{what} at {self._root}: {describe_http_error(error)}") from error
 
-    def must_be_well(self, what: str, answer: aiohttp.ClientResponse) -> None:
-        """Raises the port's error for an answer that is none of success."""
-        status, said = answer.status, f"{what} at {self._root}: {answer.status} {answer.reason}"
+    def check_status(self, what: str, answer: aiohttp.ClientResponse) -> None:
+        """Raise the port's error unless the request succeeded."""
+        status, text = answer.status, f"{what} at {self._root}: {answer.status} {answer.reason}"
         if status < 300:
             return
         if status == 401:
-            raise LoginRefused(said)
+            raise LoginRefused(text)
         if status == 412:
-            raise AlreadyThere(said)
+            raise AlreadyThere(text)
         if status == 413:
-            raise TooLarge(said)
-        if status in PASSING or status >= 500:
-            raise Unavailable(said)
-        raise ConfigError(said)
+            raise TooLarge(text)
+        if status in TEMPORARY or status >= 500:
+            raise Unavailable(text)
+        raise ConfigError(text)
 
 
-class HttpUpload:
-    """One file on its way."""
-
-    token = ""
-    held = 0
-    grain = 1
+class HttpUpload(UploadBase):
+    """The upload of one file."""
 
     def __init__(self, sink: HttpSink, name: str, url: URL, *, replace: bool) -> None:
+        super().__init__(name, "", replace=replace)
         self._sink = sink
-        self._name = name
         self._url = url
-        self._replace = replace
-        self._at = 0
         self._first: list[bytes] = []
         self._rest: asyncio.Queue[bytes | None] = asyncio.Queue(AHEAD)
         self._request: asyncio.Task[None] | None = None
         self._all_sent = False
 
-    async def skip(self, size: int) -> None:
-        raise AssertionError("there is nothing to go on with")
-
     async def write(self, data: Data) -> None:
-        self._at += len(data)
+        self.sent_bytes += len(data)
         if self._request is None:
             self._first.append(bytes(data))
-            if self._at > AT_ONCE_BYTES:
+            if self.sent_bytes > AT_ONCE_BYTES:
                 self._request = asyncio.create_task(self._put(self._chunks()))
         else:
-            await self._pass(bytes(data))
+            await self._hand_over(bytes(data))
 
     async def commit(self, sha256: str, *, read_back: bool = False) -> RemoteFile:
-        """As the port says; but what is Damaged is in its place, and to be replaced by the next try."""
-        if not self._replace:
-            await self._sink.must_not_be_there(self._name)
+        """Unlike other sinks, this leaves a damaged file in its place; the next try replaces it."""
+        if not self.replace:
+            await self._sink.check_absent(self.name)
         if self._request is None:
             self._all_sent = True
             await self._put(b"".join(self._first))
         else:
-            await self._pass(None)
+            await self._hand_over(None)
             await self._request
         try:
-            found = await self._sink.stat(self._name)
-        except ConfigError:  # one who may only put: that the server took it must do
+            found = await self._sink.stat(self.name)
+        except ConfigError:  # this user may only put; the server accepted the file
             found = None
-        if found is not None and found.size not in (UNTOLD, self._at):
-            raise Damaged(f"the server has {found.size} bytes of {self._name!r}, and {self._at} were sent")
-        if read_back and await self._digest() != sha256:
-            raise Damaged(f"what the server has of {self._name!r} is not what was sent")
-        return RemoteFile(self._name, self._at, found.version if found is not None else "")
+        if found is not None and found.size != UNKNOWN_SIZE:
+            self.check_size(found.size)
+        if read_back:
+            self.check_content(await sha256_of(self._sink.read(self.name)), sha256)
+        return RemoteFile(self.name, self.sent_bytes, found.version if found is not None else "")
 
     async def abort(self) -> None:
         request, self._request = self._request, None
@@ -248,19 +235,19 @@ class HttpUpload:
     async def leave(self) -> None:
         await self.abort()
 
-    async def _pass(self, data: bytes | None) -> None:
-        """Hand bytes, or their end, to the request, as long as that is under way."""
+    async def _hand_over(self, data: bytes | None) -> None:
+        """Give the next bytes, or the end (None), to the running request. Raises its error."""
         assert self._request is not None
         putting = asyncio.ensure_future(self._rest.put(data))
         try:
             await asyncio.wait((putting, self._request), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            passed = putting.done()
+            accepted = putting.done()
             putting.cancel()
         if self._request.done():
             await self._request
-            if not passed or data is not None:
-                raise Unavailable(f"the server answered before it had all of {self._name!r}")
+            if not accepted or data is not None:
+                raise Unavailable(f"the server answered before it had all of {self.name!r}")
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         for chunk in self._first:
@@ -274,23 +261,17 @@ class HttpUpload:
         headers = {"Content-Type": "application/octet-stream"}
         if traceparent := current_traceparent():
             headers[TRACEPARENT] = traceparent
-        if not self._replace:
+        if not self.replace:
             headers["If-None-Match"] = "*"
-        what = f"can't write {self._name!r}"
+        what = f"can't write {self.name!r}"
         try:
-            with self._sink.told(what):
+            with self._sink.port_errors(what):
                 async with self._sink.http().put(
                     self._url, data=body, headers=headers, allow_redirects=False
                 ) as answer:
                     await answer.read()
-                    self._sink.must_be_well(what, answer)
+                    self._sink.check_status(what, answer)
         except Unavailable as error:
             if self._all_sent and isinstance(error.__cause__, aiohttp.ClientError | OSError):
-                raise OutcomeUnknown(f"{self._name!r} may be in its place: {error}") from error
+                raise OutcomeUnknown(f"{self.name!r} may be in its place: {error}") from error
             raise
-
-    async def _digest(self) -> str:
-        digest = hashlib.sha256()
-        async for chunk in self._sink.read(self._name):
-            digest.update(chunk)
-        return digest.hexdigest()

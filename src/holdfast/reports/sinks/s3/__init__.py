@@ -1,1 +1,1 @@
-"""Destinations in a bucket of S3, or of a service that speaks as it does."""
+"""Destinations in a bucket of S3, or of a compatible service."""

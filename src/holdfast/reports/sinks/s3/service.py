@@ -10,7 +10,7 @@ from holdfast.reports.ports.sink import Sink
 
 
 class S3SinkService(SinkService):
-    """S3, and what speaks as it does. Needs the extra ``s3``."""
+    """S3, and compatible services. Needs the extra ``s3``."""
 
     example = "s3://bucket/prefix"
 
@@ -19,11 +19,11 @@ class S3SinkService(SinkService):
             from holdfast.extend.s3 import Keys  # noqa: PLC0415
         from holdfast.reports.sinks.s3.sink import S3Sink, S3SinkUrl  # noqa: PLC0415
 
-        told, keys = opening.credential, None
-        if told.access_key_id:
-            keys = Keys(told.access_key_id, told.secret_access_key, told.session_token)
-        where = S3SinkUrl.parse(opening.url, region=told.region or None)
-        endpoint = told.endpoint_url or None
+        login, keys = opening.credential, None
+        if login.access_key_id:
+            keys = Keys(login.access_key_id, login.secret_access_key, login.session_token)
+        where = S3SinkUrl.parse(opening.url, region=login.region or None)
+        endpoint = login.endpoint_url or None
         return S3Sink(where, opening.clock, opening.meter, endpoint=endpoint, keys=keys)
 
     def preload(self) -> None:

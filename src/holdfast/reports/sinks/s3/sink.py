@@ -1,8 +1,7 @@
-"""A destination in a bucket of S3, or of a service that speaks as it does.
+"""A destination in a bucket of S3, or of a compatible service.
 
-A file is put in parts while it is still being made, and appears when they are complete. What fits into one
-part is put at once. Every part's SHA-256 is signed, so the service compares it; where a file stands, its ETag
-tells whether it is the same as before.
+A file is put in parts while it is made, and appears once they are complete. A file of one part is put at
+once. Each part's SHA-256 is signed, so the service compares it. A file's ETag is its version.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from holdfast.extend import Clock, Meter
 from holdfast.extend.s3 import CONTENT_TYPE, KEY_BYTES_MAX, MultipartUpload, Spot, parse
 from holdfast.reports.ports.sink import Data, RemoteFile, Upload
 from holdfast.reports.rules.remote_name import check
-from holdfast.reports.sinks.s3.upload import S3Upload, there
+from holdfast.reports.sink_base import SinkBase
+from holdfast.reports.sinks.s3.upload import S3Upload
 
 if TYPE_CHECKING:
     from holdfast.extend.s3 import S3, AwsResponse, Keys
@@ -35,7 +35,7 @@ EXAMPLE = "s3://customer-bucket/reports?encryption=aws:kms"
 
 
 class S3SinkUrl(msgspec.Struct, frozen=True):
-    """A bucket, a prefix in it, and headers for what is put there: ``s3://bucket[/prefix]`` with the options
+    """A bucket, a prefix in it, and the headers of new objects: ``s3://bucket[/prefix]`` with the options
     ``encryption`` (``AES256`` or ``aws:kms``), ``kms_key``, ``acl`` and ``region``."""
 
     place: Spot
@@ -43,8 +43,9 @@ class S3SinkUrl(msgspec.Struct, frozen=True):
     region: str | None
 
     @classmethod
-    def parse(cls, url: str, setting: str = "destination", *, region: str | None = None) -> Self:
-        """``region`` is for a URL that names none. Raises ConfigError for a URL that is none of these."""
+    def parse(cls, url: str, *, region: str | None = None) -> Self:
+        """Return the parts of a URL. ``region``: for a URL without one. Raises ConfigError for another
+        URL."""
         base, _, query = url.partition("?")
         try:
             options = dict(parse_qsl(query, strict_parsing=True)) if query else {}
@@ -55,7 +56,7 @@ class S3SinkUrl(msgspec.Struct, frozen=True):
                 raise ValueError
         except (ValueError, KeyError, ConfigError):
             raise ConfigError(
-                f"{setting} is no bucket's URL: use one such as {EXAMPLE!r}; its options are"
+                f"destination must be the URL of a bucket such as {EXAMPLE!r}; its options are"
                 f" {', '.join(HEADERS)} and region"
             ) from None
         return cls(place, headers, region)
@@ -68,16 +69,15 @@ HEADERS = {
 }
 
 
-class S3Sink:
-    """A prefix in a bucket. Connections are made at first use, and shared by the parts of a file.
+class S3Sink(SinkBase):
+    """A prefix in a bucket. The first call connects; the parts of a file share the connections.
 
     Args:
-        url: where, and how it is kept there.
-        clock: time for signatures, pauses and their jitter.
-        meter: counts every try that goes out.
-        endpoint: where to call, unless the AWS settings say.
+        meter: counts every request.
+        endpoint: the service's URL; by default that of the AWS settings.
         keys: the credentials; by default those that AWS's own tools find.
-        part_bytes: the size of a part, 5 MiB at least; a file has 10,000 at most. Four are in memory at most.
+        part_bytes: the size of a part, at least 5 MiB. A file has up to 10,000 parts; up to four are in
+            memory.
     """
 
     can_resume = True
@@ -118,7 +118,7 @@ class S3Sink:
     async def open(self, name: str, temporary: str, *, replace: bool = True) -> Upload:
         spot = self.spot(name)
         if not replace:
-            await self.must_not_be_there(name)
+            await self.check_absent(name)
         return S3Upload(self, name, spot, self._part_bytes, replace=replace)
 
     async def resume(self, name: str, temporary: str, token: str, *, replace: bool = True) -> Upload | None:
@@ -127,7 +127,7 @@ class S3Sink:
             return None
         try:
             parts = await MultipartUpload(self.call, spot, token).parts()
-        except (FileNotFoundError, ConfigError):  # a service that lists no parts, or one who may only put
+        except (FileNotFoundError, ConfigError):  # the service lists no parts, or this user may only put
             parts = []
         size = parts[0][1] if parts else 0
         tags = [tag for tag, each in parts if each == size]
@@ -139,7 +139,7 @@ class S3Sink:
     async def discard(self, name: str, token: str) -> None:
         spot = self.spot(name)
         if token:
-            # What one who may only put can't remove, a rule of the bucket's lifecycle does.
+            # A user who may only put can't remove it; the bucket's lifecycle rule does.
             with contextlib.suppress(FileNotFoundError, ConfigError):
                 await MultipartUpload(self.call, spot, token).abort()
 
@@ -160,20 +160,15 @@ class S3Sink:
             await self._opened.client.close()
 
     def spot(self, name: str) -> Spot:
-        """Return the bucket and the key of the file of that name. Raises InvalidMessage."""
+        """Return the bucket and the key of a file. Raises InvalidMessage."""
         spot = Spot(self._url.place.bucket, self._url.place.key + check(name))
         if len(spot.key.encode()) > KEY_BYTES_MAX:
             raise InvalidMessage(f"the remote name {name!r} makes a key of over {KEY_BYTES_MAX} bytes")
         return spot
 
-    async def must_not_be_there(self, name: str) -> None:
-        """Raises AlreadyThere if a file of that name is."""
-        if await self.stat(name) is not None:
-            raise there(name)
-
     @property
     def headers(self) -> dict[str, str]:
-        """The headers with which a file is put."""
+        """The headers of a new object."""
         return {"Content-Type": CONTENT_TYPE} | self._url.headers
 
     async def call(
@@ -186,7 +181,7 @@ class S3Sink:
         headers: Mapping[str, str] | None = None,
         body: Data = b"",
     ) -> AwsResponse:
-        """Make one call to S3. Raises as that does, and LoginRefused for credentials that aren't accepted."""
+        """Call S3, and return its answer. Raises S3's errors, and LoginRefused for refused credentials."""
         from holdfast.extend.s3 import UNTRUSTED, AwsRefused  # noqa: PLC0415
 
         sent = dict(headers or ())

@@ -1,4 +1,4 @@
-"""One file on its way into a bucket: its parts, and how they become an object."""
+"""The upload of one file into a bucket, in parts."""
 
 from __future__ import annotations
 
@@ -8,17 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.errors import (
-    AlreadyThere,
-    ConfigError,
-    Damaged,
-    HoldfastError,
-    OutcomeUnknown,
-    TooLarge,
-    Unavailable,
-)
+from holdfast.errors import ConfigError, Damaged, HoldfastError, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.extend.s3 import MultipartUpload, Spot
 from holdfast.reports.ports.sink import Data, RemoteFile
+from holdfast.reports.sink_base import UploadBase, already_there
 
 if TYPE_CHECKING:
     from holdfast.reports.sinks.s3.sink import S3Sink
@@ -28,8 +21,8 @@ AT_ONCE = 3
 LEAVE_S = 5.0
 
 
-class S3Upload:
-    """One file on its way."""
+class S3Upload(UploadBase):
+    """The upload of one file."""
 
     def __init__(
         self,
@@ -42,16 +35,12 @@ class S3Upload:
         token: str = "",
         tags: Sequence[str] = (),
     ) -> None:
-        self.token = token
+        super().__init__(name, token, replace=replace, held=len(tags) * part_bytes)
         self.grain = part_bytes
-        self.held = len(tags) * part_bytes
         self._sink = sink
         self._multipart = MultipartUpload(sink.call, spot, token)
-        self._name = name
         self._spot = spot
-        self._replace = replace
         self._tags = list(tags)
-        self._at = 0
         self._part: memoryview | None = None  # the next one
         self._filled = 0
         self._free: list[memoryview] = []
@@ -60,7 +49,7 @@ class S3Upload:
         self._over = False
 
     async def skip(self, size: int) -> None:
-        self._at = size
+        await super().skip(size)
         del self._tags[size // self.grain :]
 
     async def write(self, data: Data) -> None:
@@ -72,7 +61,7 @@ class S3Upload:
             rest = rest[len(piece) :]
             self._part[self._filled : self._filled + len(piece)] = piece
             self._filled += len(piece)
-            self._at += len(piece)
+            self.sent_bytes += len(piece)
             if self._filled == self.grain:
                 await self._send(self._take())
 
@@ -90,38 +79,38 @@ class S3Upload:
     async def abort(self) -> None:
         if not self._over:
             await self._stop(0.0)
-            with contextlib.suppress(HoldfastError):  # a rule of the bucket's lifecycle removes what stays
-                await self._sink.discard(self._name, self.token)
+            with contextlib.suppress(HoldfastError):  # the bucket's lifecycle rule removes the rest
+                await self._sink.discard(self.name, self.token)
 
     async def leave(self) -> None:
         if not self._over:
             await self._stop(LEAVE_S)
 
     def _take(self) -> memoryview:
-        """Return the bytes that wait, as the next part; none wait from then on."""
+        """Return the buffered bytes as the next part, and empty the buffer."""
         part = memoryview(b"") if self._part is None else self._part[: self._filled]
         self._part, self._filled = None, 0
         return part
 
     async def _send(self, part: memoryview) -> None:
-        """Begin to put the next part, once fewer than AT_ONCE are under way."""
+        """Begin to put the next part, once fewer than AT_ONCE parts are being put."""
         if not self.token:
             await self._multipart.begin(self._sink.headers)
             self.token = self._multipart.token
         number = len(self._tags) + len(self.parts) + 1
         if number > PARTS_MAX:
             raise TooLarge(
-                f"{self._name!r} takes over {PARTS_MAX} parts of {self.grain}: set larger ones (part_bytes)"
+                f"{self.name!r} takes over {PARTS_MAX} parts of {self.grain}: set larger ones (part_bytes)"
             )
         await self._room.acquire()
         for task in self.parts:
             if task.done():
-                task.result()  # one that failed ends it
+                task.result()  # raises the error of a failed part
         task = asyncio.create_task(self._put_part(number, part))
-        task.add_done_callback(lambda _: self._done_with(part))
+        task.add_done_callback(lambda _: self._release(part))
         self.parts.append(task)
 
-    def _done_with(self, part: memoryview) -> None:
+    def _release(self, part: memoryview) -> None:
         if len(part) == self.grain:
             self._free.append(part)
         self._room.release()
@@ -132,7 +121,7 @@ class S3Upload:
         except OutcomeUnknown as error:  # a part may be put again
             raise Unavailable(str(error)) from error
         except FileNotFoundError:
-            raise self._gone() from None
+            raise self.taken_over() from None
 
     async def _put(self, body: memoryview) -> None:
         headers = self._sink.headers | self._condition()
@@ -144,31 +133,31 @@ class S3Upload:
         try:
             await self._place(partial(self._multipart.complete, tags, self._condition()))
         except FileNotFoundError:
-            raise self._gone() from None
+            raise self.taken_over() from None
 
     async def _place(self, call: Callable[[], Awaitable[object]]) -> None:
         """Make the call after which the file is in its place."""
         from holdfast.extend.s3 import AwsRefused  # noqa: PLC0415
 
-        if not self._replace:
-            await self._sink.must_not_be_there(self._name)  # for services that don't know the condition
+        if not self.replace:
+            await self._sink.check_absent(self.name)  # for services that ignore the condition
         try:
             await call()
         except AwsRefused as error:
             if error.code == "PreconditionFailed":
-                raise there(self._name) from None
+                raise already_there(self.name) from None
             if error.code in ("ConditionalRequestConflict", "InvalidPart"):
                 raise Unavailable(str(error)) from error
             raise
 
     async def _checked(self) -> RemoteFile:
         try:
-            found = await self._sink.stat(self._name)
-        except ConfigError:  # one who may only put: the checksums of the parts must do
-            return RemoteFile(self._name, self._at)
-        if found is None or found.size != self._at:
-            has = "nothing" if found is None else f"{found.size} bytes"
-            raise Damaged(f"the bucket has {has} of {self._name!r}, and {self._at} bytes were sent")
+            found = await self._sink.stat(self.name)
+        except ConfigError:  # this user may only put; the parts' checksums were compared
+            return RemoteFile(self.name, self.sent_bytes)
+        if found is None:
+            raise Damaged(f"the bucket has no {self.name!r}, and {self.sent_bytes} bytes were sent")
+        self.check_size(found.size)
         return found
 
     async def _stop(self, patience_s: float) -> None:
@@ -180,12 +169,4 @@ class S3Upload:
             await asyncio.gather(*self.parts, return_exceptions=True)
 
     def _condition(self) -> dict[str, str]:
-        return {} if self._replace else {"If-None-Match": "*"}
-
-    def _gone(self) -> Damaged:
-        return Damaged(f"what was sent of {self._name!r} is gone: another finished it or gave it up")
-
-
-def there(name: str) -> AlreadyThere:
-    """A file that was not to be replaced."""
-    return AlreadyThere(f"{name!r} is at its destination already, and is not to be replaced")
+        return {} if self.replace else {"If-None-Match": "*"}

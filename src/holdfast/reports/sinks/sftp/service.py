@@ -20,8 +20,8 @@ class SftpService(SinkService):
             from holdfast.reports.sinks.sftp.sink import SftpSink  # noqa: PLC0415
         from holdfast.reports.sinks.sftp.url import SftpUrl  # noqa: PLC0415
 
-        told = opening.credential
-        login = Login(told.user, told.password, told.key, told.passphrase, told.known_hosts)
+        user = opening.credential
+        login = Login(user.user, user.password, user.key, user.passphrase, user.known_hosts)
         return SftpSink(SftpUrl.parse(opening.url), login)
 
     def preload(self) -> None:

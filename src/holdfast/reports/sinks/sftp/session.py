@@ -1,4 +1,4 @@
-"""One SFTP session: connected at first use, and anew after it broke; its errors in the words of the port."""
+"""One SFTP session, with the errors of the sink port."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ CONNECT_S = 30.0
 KEEPALIVE_S = 15.0
 KEEPALIVES_MAX = 3
 CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
-"""First those that processors help with."""
+"""Ciphers that processors accelerate come first."""
 
-_NEW_KEY = "ask its owner whether it was changed, and put the new key into known_hosts then"
+_NEW_KEY = "ask its owner whether the key was changed; if so, put the new key into known_hosts"
 
 LOST = (asyncssh.SFTPConnectionLost, asyncssh.ConnectionLost, asyncssh.ChannelOpenError)
 REFUSED = (
@@ -37,10 +37,10 @@ REFUSED = (
 
 
 class Login(msgspec.Struct, frozen=True):
-    """The user who logs in, and the servers that are trusted.
+    """The user who logs in, and the trusted servers.
 
     ``key``: a private key as text (OpenSSH or PEM), with its ``passphrase`` if it has one. ``known_hosts``:
-    lines as in that file of OpenSSH; by default those of this user's own.
+    lines of an OpenSSH file; by default the user's own file.
     """
 
     user: str
@@ -56,7 +56,7 @@ class Login(msgspec.Struct, frozen=True):
         return [("user", self.user)]
 
     def options(self) -> dict[str, Any]:
-        """As asyncssh takes them, with no key that wasn't named. Raises ConfigError."""
+        """Return asyncssh's options. Only the named key is offered. Raises ConfigError."""
         try:
             key = asyncssh.import_private_key(self.key, self.passphrase or None) if self.key else None
             hosts = asyncssh.import_known_hosts(self.known_hosts) if self.known_hosts else ()
@@ -71,7 +71,8 @@ class Login(msgspec.Struct, frozen=True):
 
 
 class SftpSession:
-    """A session with one server. Raises LoginRefused, ConfigError, Unavailable."""
+    """A session with one server. The first call connects, and the first after a broken connection. Raises
+    LoginRefused, ConfigError, Unavailable."""
 
     def __init__(self, url: SftpUrl, login: Login) -> None:
         self.url = url
@@ -82,7 +83,7 @@ class SftpSession:
         self._closed = False
 
     async def client(self) -> asyncssh.SFTPClient:
-        """The client, connected."""
+        """Return the connected client."""
         async with self._connecting:
             if self._closed:
                 raise Unavailable(f"the connection to {self.url} is closed")
@@ -93,13 +94,12 @@ class SftpSession:
             return self._client
 
     def drop(self) -> None:
-        """Give up the connection, with all that is on its way; the next call makes another."""
+        """Drop the connection, and all writes in flight; the next call connects again."""
         connection, self._connection, self._client = self._connection, None, None
         if connection is not None:
             connection.abort()
 
     async def close(self) -> None:
-        """Drop the connection."""
         self._closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -108,15 +108,15 @@ class SftpSession:
                 await connection.wait_closed()
 
     @contextlib.contextmanager
-    def told(self, what: str) -> Iterator[None]:
-        """Errors of asyncssh in the words of the port, after ``what``."""
+    def port_errors(self, what: str) -> Iterator[None]:
+        """Raise the port's errors for those of asyncssh; ``what`` begins their texts."""
         try:
             yield
         except (asyncssh.Error, OSError, asyncio.IncompleteReadError) as error:
-            raise self._named(f"{what} at {self.url}", error) from error
+            raise self._port_error(f"{what} at {self.url}", error) from error
 
     async def _connect(self) -> asyncssh.SFTPClient:
-        with self.told("can't log in"):
+        with self.port_errors("can't log in"):
             self._connection = await asyncssh.connect(
                 self.url.host,
                 self.url.port,
@@ -134,27 +134,27 @@ class SftpSession:
             return await self._connection.start_sftp_client()
 
     def _advice(self) -> str:
-        """Advice about a host key that isn't trusted."""
+        """Return the remedy for a host key that isn't trusted."""
         hosts = self._login.options()["known_hosts"] or str(Path.home() / ".ssh" / "known_hosts")
         try:
             known, *_ = asyncssh.match_known_hosts(hosts, self.url.host, "", self.url.port)
-        except (OSError, ValueError):  # this user has no such file, or it can't be read
+        except (OSError, ValueError):  # the file is missing or unreadable
             known = ()
         if not known:
             return "put its host key into the credential's known_hosts"
         return f"its host key isn't the one in known_hosts, so it may be another server; {_NEW_KEY}"
 
-    def _named(self, what: str, error: Exception) -> Exception:
-        said = f"{what}: {error}"
+    def _port_error(self, what: str, error: Exception) -> Exception:
+        text = f"{what}: {error}"
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
             revoked = "revoked" in str(error)
-            return LoginRefused(f"{said}: {_NEW_KEY if revoked else self._advice()}")
+            return LoginRefused(f"{text}: {_NEW_KEY if revoked else self._advice()}")
         if isinstance(error, asyncssh.KeyExchangeFailed) and "host key" in str(error):
-            return LoginRefused(f"{said}: {self._advice()}")  # it has none of the kinds in known_hosts
+            return LoginRefused(f"{text}: {self._advice()}")  # known_hosts has keys of other types
         if isinstance(error, asyncssh.PermissionDenied):
-            return LoginRefused(said)
+            return LoginRefused(text)
         if isinstance(error, (asyncssh.KeyExchangeFailed, asyncssh.ProtocolNotSupported, *REFUSED)):
-            return ConfigError(said)
+            return ConfigError(text)
         if isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN:
-            return ConfigError(said)
-        return Unavailable(said)
+            return ConfigError(text)
+        return Unavailable(text)

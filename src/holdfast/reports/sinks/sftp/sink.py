@@ -1,23 +1,23 @@
 """A destination on an SFTP server.
 
-SFTP answers every write: sixteen are kept under way, or each would cost a round trip. A server may refuse one
-and take those after it, which leaves a hole that a file's size doesn't tell.
+SFTP answers every write. Up to 16 writes are in flight, as each costs a round trip. A server may refuse a
+write and accept later ones, which leaves a hole that the file's size doesn't show.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import AsyncIterator
 from typing import NoReturn, cast
 
 import asyncssh
 
-from holdfast.errors import AlreadyThere, ConfigError, Damaged, HoldfastError, InvalidMessage, OutcomeUnknown
+from holdfast.errors import ConfigError, HoldfastError, InvalidMessage, OutcomeUnknown
 from holdfast.reports.deliver_plan import marks_every
-from holdfast.reports.ports.sink import IN_PLACE, Data, RemoteFile
+from holdfast.reports.ports.sink import Data, RemoteFile
 from holdfast.reports.rules.remote_name import check
+from holdfast.reports.sink_base import NO_RENAMING, SinkBase, UploadBase, sha256_of
 from holdfast.reports.sinks.sftp.session import LOST, Login, SftpSession
 from holdfast.reports.sinks.sftp.url import SftpUrl
 
@@ -28,8 +28,8 @@ ABORT_S = 5.0
 MISSING = (asyncssh.SFTPNoSuchFile, asyncssh.SFTPNoSuchPath, asyncssh.SFTPNotADirectory)
 
 
-class SftpSink:
-    """A folder on an SFTP server. Links on the server that lead out of the folder are not followed."""
+class SftpSink(SinkBase):
+    """A folder on an SFTP server. Links out of the folder are refused."""
 
     can_resume = True
     can_rename = True
@@ -43,7 +43,7 @@ class SftpSink:
     async def stat(self, name: str) -> RemoteFile | None:
         check(name)
         client = await self.session.client()
-        with self.session.told(f"can't look for {name!r}"):
+        with self.session.port_errors(f"can't look for {name!r}"):
             try:
                 found = await client.stat(self.path(name))
             except MISSING:
@@ -55,12 +55,12 @@ class SftpSink:
     async def open(self, name: str, temporary: str, *, replace: bool = True) -> SftpUpload:
         check(name), check(temporary)
         if not replace:
-            await self.must_not_be_there(name)
+            await self.check_absent(name)
         client = await self.session.client()
-        taken = asyncssh.FXF_TRUNC if temporary == name and replace else asyncssh.FXF_EXCL
-        flags = asyncssh.FXF_WRITE | asyncssh.FXF_CREAT | taken
-        with self.session.told(f"can't write {name!r}"):
-            await self._must_be_inside(client, name)
+        mode = asyncssh.FXF_TRUNC if temporary == name and replace else asyncssh.FXF_EXCL
+        flags = asyncssh.FXF_WRITE | asyncssh.FXF_CREAT | mode
+        with self.session.port_errors(f"can't write {name!r}"):
+            await self._make_folders(client, name)
             file = await client.open(self.path(temporary), flags, encoding=None, block_size=0)
         return SftpUpload(self, client, file, name, temporary, replace=replace)
 
@@ -69,7 +69,7 @@ class SftpSink:
     ) -> SftpUpload | None:
         check(name), check(temporary), check(token)
         client = await self.session.client()
-        with self.session.told(f"can't go on with {name!r}"):
+        with self.session.port_errors(f"can't go on with {name!r}"):
             try:
                 await _rename_over(client, self.path(token), self.path(temporary))
                 file = await client.open(
@@ -83,7 +83,7 @@ class SftpSink:
     async def discard(self, name: str, token: str) -> None:
         check(token)
         client = await self.session.client()
-        with self.session.told(f"can't remove {token!r}"), contextlib.suppress(*MISSING):
+        with self.session.port_errors(f"can't remove {token!r}"), contextlib.suppress(*MISSING):
             await client.remove(self.path(token))
 
     async def read(self, name: str) -> AsyncIterator[bytes]:
@@ -91,7 +91,7 @@ class SftpSink:
         client = await self.session.client()
         if await self.stat(name) is None:
             raise FileNotFoundError(name)
-        with self.session.told(f"can't read {name!r}"):
+        with self.session.port_errors(f"can't read {name!r}"):
             async for chunk in _chunks(client, self.path(name)):
                 yield chunk
 
@@ -102,13 +102,9 @@ class SftpSink:
         """Return the path of the file of that name on the server."""
         return f"{self._root}/{name}" if self._root else name
 
-    async def must_not_be_there(self, name: str) -> None:
-        """Raises AlreadyThere if a file of that name is."""
-        if await self.stat(name) is not None:
-            raise AlreadyThere(f"{name!r} is at {self.session.url} already, and is not to be replaced")
-
-    async def _must_be_inside(self, client: asyncssh.SFTPClient, name: str) -> None:
-        """Make the folders of a name. Raises InvalidMessage if they lead out of the destination's."""
+    async def _make_folders(self, client: asyncssh.SFTPClient, name: str) -> None:
+        """Make the folders of a file. Raises InvalidMessage if a link leads out of the destination's
+        folder."""
         folder, _, _ = name.rpartition("/")
         if not folder:
             return
@@ -124,10 +120,8 @@ class SftpSink:
             raise InvalidMessage(f"{name!r} leads by a link out of {self.session.url}", field="name")
 
 
-class SftpUpload:
-    """One file on its way."""
-
-    grain = 1
+class SftpUpload(UploadBase):
+    """The upload of one file."""
 
     def __init__(
         self,
@@ -140,22 +134,15 @@ class SftpUpload:
         replace: bool,
         held: int = 0,
     ) -> None:
-        self.token = temporary
-        self.held = held
+        super().__init__(name, temporary, replace=replace, held=held)
         self._sink = sink
         self._client = client
         self._file = file
-        self._name = name
-        self._replace = replace
-        self._at = 0
         self._block = min(client.limits.max_write_len, BLOCK_BYTES_MAX)
         self._room = asyncio.Semaphore(AT_ONCE)
         self._writes: set[asyncio.Task[int]] = set()
         self._error: BaseException | None = None
         self._over = False
-
-    async def skip(self, size: int) -> None:
-        self._at = size
 
     async def write(self, data: Data) -> None:
         view = memoryview(data)
@@ -165,42 +152,42 @@ class SftpUpload:
                 self._room.release()
                 self._fail(self._error)
             block = bytes(view[start : start + self._block])
-            task = asyncio.create_task(self._file.write(block, self._at))
+            task = asyncio.create_task(self._file.write(block, self.sent_bytes))
             self._writes.add(task)
             task.add_done_callback(self._written)
-            self._at += len(block)
-        if self._at % marks_every(self.grain) == 0:  # who goes on from a mark counts on all before it
-            await self._all_taken()
+            self.sent_bytes += len(block)
+        if self.sent_bytes % marks_every(self.grain) == 0:  # a mark says that all earlier bytes are there
+            await self._all_accepted()
 
     async def commit(self, sha256: str, *, read_back: bool = False) -> RemoteFile:
-        await self._all_taken()
-        with self._sink.session.told(f"can't write {self._name!r}"):
+        await self._all_accepted()
+        with self._sink.session.port_errors(f"can't write {self.name!r}"):
             with contextlib.suppress(asyncssh.SFTPOpUnsupported):
                 await self._file.fsync()
             size = (await self._file.stat()).size
             await self._file.close()
-            if size != self._at:
-                raise Damaged(f"the server has {size} bytes of {self._name!r}, and {self._at} were sent")
-            if read_back and await self._digest() != sha256:
-                raise Damaged(f"what the server has of {self._name!r} is not what was sent")
-        if self.token != self._name:
-            if not self._replace:
-                await self._sink.must_not_be_there(self._name)
+            self.check_size(size)
+            if read_back:
+                chunks = _chunks(self._client, self._sink.path(self.token))
+                self.check_content(await sha256_of(chunks), sha256)
+        if self.token != self.name:
+            if not self.replace:
+                await self._sink.check_absent(self.name)
             await self._rename()
         self._over = True
-        return RemoteFile(self._name, self._at)
+        return RemoteFile(self.name, self.sent_bytes)
 
     async def abort(self) -> None:
         if self._over:
             return
         self._over = True
         if self._writes:
-            # What is on its way would have to arrive first, which on a slow line takes long.
+            # The writes in flight would have to arrive first, which takes long on a slow line.
             self._sink.session.drop()
         with contextlib.suppress(HoldfastError, TimeoutError):
             async with asyncio.timeout(ABORT_S):
                 await self._close()
-                await self._sink.discard(self._name, self.token)
+                await self._sink.discard(self.name, self.token)
 
     async def leave(self) -> None:
         if self._over:
@@ -208,7 +195,7 @@ class SftpUpload:
         self._over = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ABORT_S):
-                await self._all_written()
+                await self._all_answered()
                 await self._close()
 
     def _written(self, task: asyncio.Task[int]) -> None:
@@ -217,64 +204,58 @@ class SftpUpload:
         if not task.cancelled() and task.exception() is not None:
             self._error = self._error or task.exception()
 
-    async def _all_written(self) -> None:
+    async def _all_answered(self) -> None:
         if self._writes:
             await asyncio.wait(self._writes)
 
-    async def _all_taken(self) -> None:
-        """Wait for all that was written, and raise if the server refused some of it."""
-        await self._all_written()
+    async def _all_accepted(self) -> None:
+        """Wait for all writes. Raises the error of a refused one."""
+        await self._all_answered()
         if self._error is not None:
             self._fail(self._error)
 
     async def _close(self) -> None:
-        await self._all_written()
+        await self._all_answered()
         with contextlib.suppress(asyncssh.Error, OSError):
             await self._file.close()
 
     def _fail(self, error: BaseException) -> NoReturn:
-        with self._sink.session.told(f"can't write {self._name!r}"):
+        with self._sink.session.port_errors(f"can't write {self.name!r}"):
             raise error
         raise AssertionError("unreachable")
 
-    async def _digest(self) -> str:
-        digest = hashlib.sha256()
-        async for chunk in _chunks(self._client, self._sink.path(self.token)):
-            digest.update(chunk)
-        return digest.hexdigest()
-
     async def _rename(self) -> None:
-        target = self._sink.path(self._name)
-        with self._sink.session.told(f"can't put {self._name!r} in its place"):
+        target = self._sink.path(self.name)
+        with self._sink.session.port_errors(f"can't put {self.name!r} in its place"):
             try:
-                if self._replace:
+                if self.replace:
                     await _rename_over(self._client, self._sink.path(self.token), target)
                 else:
                     await self._client.rename(self._sink.path(self.token), target)
             except MISSING:
-                raise Damaged(f"what was sent of {self._name!r} is gone: another took it over") from None
+                raise self.taken_over() from None
             except asyncssh.SFTPFailure:
-                if not self._replace:
-                    await self._sink.must_not_be_there(self._name)
+                if not self.replace:
+                    await self._sink.check_absent(self.name)
                 raise
             except (asyncssh.SFTPPermissionDenied, asyncssh.SFTPOpUnsupported) as error:
                 raise ConfigError(
-                    f"can't put {self._name!r} in its place at {self._sink.session.url}: {error}: let this"
-                    f" user rename; {IN_PLACE}"
+                    f"can't put {self.name!r} in its place at {self._sink.session.url}: {error}:"
+                    f" {NO_RENAMING}"
                 ) from error
             except (*LOST, OSError) as error:
                 raise OutcomeUnknown(
-                    f"{self._name!r} may be in its place: the connection broke ({error})"
+                    f"{self.name!r} may be in its place: the connection broke ({error})"
                 ) from error
 
 
 async def _rename_over(client: asyncssh.SFTPClient, source: str, target: str) -> None:
-    """Rename, in place of what is there. Where the server can't do that at once, ``target`` is removed first:
-    for a moment there is none."""
+    """Rename and replace. If the server can't do that in one step, ``target`` is removed first: for a moment
+    neither file is there."""
     try:
         await client.posix_rename(source, target)
     except asyncssh.SFTPOpUnsupported:
-        await client.stat(source)  # nothing is removed for nothing
+        await client.stat(source)  # raises before the target is removed
         with contextlib.suppress(*MISSING):
             await client.remove(target)
         await client.rename(source, target)

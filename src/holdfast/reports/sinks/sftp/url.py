@@ -1,43 +1,28 @@
-"""URLs of SFTP servers: ``sftp://host[:port][/folder]``. The folder is below the one that the user logs in
-to; ``//folder`` is one from the server's root."""
+"""URLs of SFTP servers: ``sftp://host[:port][/folder]``."""
 
 from __future__ import annotations
 
 from typing import Self
-from urllib.parse import unquote, urlsplit
-
-import msgspec
 
 from holdfast.errors import ConfigError
+from holdfast.reports.sink_base import ServerUrl, refuse_login
 
 EXAMPLE = "sftp://sftp.example.com/reports"
 PORT = 22
 
 
-class SftpUrl(msgspec.Struct, frozen=True):
-    """One server and a folder on it."""
-
-    host: str
-    port: int = PORT
-    folder: str = ""
+class SftpUrl(ServerUrl, frozen=True):
+    """An SFTP server and a folder on it."""
 
     @classmethod
-    def parse(cls, url: str, setting: str = "destination") -> Self:
-        """Raises ConfigError, without the URL's password, for one that is none of these."""
+    def parse(cls, url: str) -> Self:
+        """Return the parts of a URL. Raises ConfigError for another URL, without its password."""
         try:
-            parts = urlsplit(url)
+            parts, host, folder = cls.split(url)
             port = parts.port or PORT
-            folder = unquote(parts.path, errors="strict").removeprefix("/").rstrip("/")
-            if parts.scheme != "sftp" or not parts.hostname or parts.query or parts.fragment:
-                raise ValueError
-            if not folder.isprintable():
+            if parts.scheme != "sftp" or parts.query:
                 raise ValueError
         except ValueError:
-            raise ConfigError(f"{setting} is no SFTP server's URL: use one such as {EXAMPLE!r}") from None
-        if parts.username is not None:
-            raise ConfigError(f"{setting} holds a user or a password; name a credential in their place")
-        return cls(parts.hostname, port, folder)
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"sftp://{host}:{self.port}/{self.folder}"
+            raise ConfigError(f"destination must be an SFTP server's URL such as {EXAMPLE!r}") from None
+        refuse_login(parts)
+        return cls(parts.scheme, host, port, folder)
