@@ -546,7 +546,7 @@ def test_times_of_any_zone_are_written_in_that_of_the_order(tmp_path: Path, zone
 
 def test_a_zone_that_only_some_machines_know_is_refused(tmp_path: Path) -> None:
     source = stored(tmp_path, {"t": pa.array([0], pa.timestamp("ms", "UTC"))})
-    with pytest.raises(InvalidMessage, match="time_zone: 'Factory' is no time zone"):
+    with pytest.raises(InvalidMessage, match="time_zone: 'Factory' isn't a time zone"):
         made(ordered(source, time_zone="Factory"))
 
 

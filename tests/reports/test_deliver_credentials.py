@@ -32,7 +32,7 @@ def test_credentials_are_found_in_config_environment_and_file(file: Path) -> Non
 
 @pytest.mark.parametrize("name", ["", "../acme", "a b", "a\n", "x" * 65, "-a"])
 def test_a_credential_with_an_odd_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="no credential's name"):
+    with pytest.raises(ConfigError, match="can't be a credential's name"):
         Credentials(environ={}).find(name)
 
 
@@ -62,7 +62,7 @@ def test_a_wrong_credential_file_is_a_config_error(tmp_path: Path) -> None:
     odd = tmp_path / "odd"
     odd.write_bytes(b"\xff" + SECRET.encode())
     odd.chmod(0o600)
-    with pytest.raises(ConfigError, match="no TOML") as caught:
+    with pytest.raises(ConfigError, match="isn't TOML") as caught:
         Credentials(None, odd, {}).find("acme")
     assert SECRET not in str(caught.value)
 

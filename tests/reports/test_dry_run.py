@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.reports.dry_run import look_ahead
+from holdfast.reports.dry_run import dry_run
 from holdfast.reports.order import Condition, Csv, Table, Xlsx
 from tests.reports.making import ORDERED_AT, made, ordered, stored
 
@@ -33,12 +33,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
 )
 def test_the_size_is_told_within_a_quarter(source: str, form: Any) -> None:
     order = ordered(source, form=form)
-    outlook = look_ahead(order, ORDERED_AT, lambda _: {}, rows=3)
+    found = dry_run(order, ORDERED_AT, lambda _: {}, rows=3)
     (data,) = made(order)
-    assert not outlook.exact
-    assert len(data) / FACTOR < outlook.size < len(data) * FACTOR
-    assert outlook.rows == ROWS
-    assert len(outlook.lines) == 4
+    assert not found.exact
+    assert len(data) / FACTOR < found.size < len(data) * FACTOR
+    assert found.rows == ROWS
+    assert len(found.lines) == 4
 
 
 @pytest.mark.nightly
@@ -47,15 +47,15 @@ def test_also_where_nobody_knows_how_many_rows_there_are(source: str, tmp_path: 
     (text,) = made(ordered(source))
     (tmp_path / "t.csv").write_bytes(text)
     for table in (half, str(tmp_path / "t.csv")):
-        outlook = look_ahead(ordered(table), ORDERED_AT, lambda _: {}, rows=3)
+        found = dry_run(ordered(table), ORDERED_AT, lambda _: {}, rows=3)
         (data,) = made(ordered(table))
-        assert outlook.rows is None
-        assert not outlook.exact
-        assert len(data) / FACTOR < outlook.size < len(data) * FACTOR
+        assert found.rows is None
+        assert not found.exact
+        assert len(data) / FACTOR < found.size < len(data) * FACTOR
 
 
 @pytest.mark.parametrize("form", [Csv(), Xlsx()])
 def test_the_size_of_little_is_exact(tmp_path: Path, form: Any) -> None:
     order = ordered(stored(tmp_path, {"n": [1, 2]}), form=form)
-    outlook = look_ahead(order, ORDERED_AT, lambda _: {}, rows=3)
-    assert (outlook.exact, outlook.size) == (True, len(made(order)[0]))
+    found = dry_run(order, ORDERED_AT, lambda _: {}, rows=3)
+    assert (found.exact, found.size) == (True, len(made(order)[0]))

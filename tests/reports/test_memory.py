@@ -2,10 +2,10 @@
 
 import pyarrow as pa
 
-from holdfast.reports.memory import keep_little
+from holdfast.reports.memory import limit_kept_memory
 
 
 def test_arrow_gives_back_what_it_frees() -> None:
-    keep_little()
-    keep_little()
+    limit_kept_memory()
+    limit_kept_memory()
     assert pa.default_memory_pool().backend_name == "system"

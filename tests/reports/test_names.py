@@ -30,7 +30,7 @@ from tests.reports.making import ORDERED_AT, ordered
 def test_templates_of_file_names_are_filled(template: str, zone: str, part: int, name: str) -> None:
     order = ordered("x", name=template, time_zone=zone)
     if not name:
-        with pytest.raises(InvalidMessage, match="no way to write it"):
+        with pytest.raises(InvalidMessage, match="isn't a format of this field"):
             check(order)
         return
     check(order)

@@ -140,7 +140,7 @@ async def test_where_many_wait_some_are_left_out_and_that_is_told(
     complete = json.loads((await reader.get("/api/v1/reports", app="reports")).text)
     assert (complete["total"], complete["complete"]) == (4, True)
     assert LEFT_OUT not in (await reader.get("/reports", app="reports")).text
-    monkeypatch.setattr(listing, "LOOKED_AT_MAX", 3)
+    monkeypatch.setattr(listing, "TASKS_READ_MAX", 3)
     cut = json.loads((await reader.get("/api/v1/reports", app="reports")).text)
     assert (cut["total"], cut["complete"]) == (3, False)
     assert LEFT_OUT in (await reader.get("/reports", app="reports")).text

@@ -200,8 +200,8 @@ async def delivered(report):
     from holdfast.reports.sinks.ftp.sink import FtpSink
     from holdfast.reports.sinks.ftp.url import FtpUrl
     from holdfast.system.clock import SystemClock
-    from holdfast.reports.deliver import deliver
-    from holdfast.reports.deliver_plan import Parcel
+    from holdfast.reports.deliver import deliver_file
+    from holdfast.reports.deliver_plan import FileToDeliver
 
     @contextlib.asynccontextmanager
     async def connect():
@@ -209,7 +209,8 @@ async def delivered(report):
         yield sink
         await sink.close()
 
-    done = await deliver(Parcel(name="r", content=report.id), report.chunks, connect, SystemClock())
+    file = FileToDeliver(name="r", content=report.id)
+    done = await deliver_file(file, report.chunks, connect, SystemClock())
     return done.record.size
 
 with Report(order, ordered_at=dt.datetime.now(dt.UTC), threads=2) as report:

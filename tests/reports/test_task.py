@@ -211,7 +211,7 @@ def test_a_cancelled_attempt_leaves_nothing_at_the_destination(folders: Path) ->
         test.run(order(folders, rows=200_000))
     assert list((folders / "in").iterdir()) == []
     (row,) = audit()
-    assert (row.state, row.error) == (State.FAILED, "it was told to end")
+    assert (row.state, row.error) == (State.FAILED, "the attempt was cancelled")
 
 
 @pytest.mark.slow
@@ -220,7 +220,7 @@ def test_a_cancelled_attempt_leaves_nothing_at_the_destination(folders: Path) ->
     [
         ({"tables": [{"sources": ["missing.parquet"]}]}, "missing.parquet"),
         ({"delivery": {"destination": "file:/nowhere/at/all"}}, "/nowhere/at/all"),
-        ({"delivery": {"credentials": "acme"}}, "there is no credential 'acme'"),
+        ({"delivery": {"credentials": "acme"}}, "no credential 'acme'"),
         ({"tables": [{"sources": ["t.parquet"], "columns": [{"source": "x"}]}]}, "x"),
     ],
 )

@@ -101,7 +101,7 @@ def test_what_is_wrong_is_named_as_in_json() -> None:
     with pytest.raises(InvalidMessage) as refused:
         decode_protobuf(message.SerializeToString())
     assert refused.value.field == "tables[0].filter[0].op"
-    with pytest.raises(InvalidMessage, match=r"no holdfast.reports.v1.ReportOrder"):
+    with pytest.raises(InvalidMessage, match=r"isn't a holdfast.reports.v1.ReportOrder"):
         decode_protobuf(b"\xff\xff")
     with pytest.raises(InvalidMessage):
         decode_protobuf(b"")

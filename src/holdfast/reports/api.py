@@ -22,17 +22,17 @@ LIMIT = 100
 class FilesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The parameters that choose files."""
 
-    date: Annotated[dt.date | None, Meta(description="The day that they are for; else today.")] = None
+    date: Annotated[dt.date | None, Meta(description="The reports' day; else today.")] = None
     customer: str = ""
     state: TaskState | None = None
     app: Annotated[str, Meta(description="Also reports of this app that no node has begun.")] = ""
-    offset: Annotated[int, Meta(ge=0, description="How many to pass over.")] = 0
+    offset: Annotated[int, Meta(ge=0, description="The number of files to skip.")] = 0
     limit: Limit = LIMIT
 
 
 class FileRecord(msgspec.Struct):
-    """One file that was ordered. ``number`` counts a report's files from 1. Times are wall times in seconds,
-    and 0 where there is none yet. ``attempts`` are the task's; ``error`` says why the last one failed."""
+    """One ordered file. ``number`` counts a report's files from 1. Times are wall times in seconds, or 0.
+    ``attempts`` are the task's; ``error`` is that of the last attempt."""
 
     app: str
     trace: str
@@ -54,8 +54,8 @@ class FileRecord(msgspec.Struct):
 
 
 class FilesOfDay(msgspec.Struct):
-    """Files of one day, and how many there are of those that were asked for. ``complete`` is false where so
-    many tasks of the app wait that some reports which no node has begun may be missing."""
+    """Files of one day, and the total. ``complete`` is false if the app has so many tasks that reports which
+    no node has begun may be missing."""
 
     date: dt.date
     files: list[FileRecord]
@@ -72,15 +72,15 @@ def operations(services: Services) -> Sequence[Operation]:
         found = await files_of(services, day, customer=query.customer, state=query.state, app=query.app)
         shown = found.rows[query.offset : query.offset + query.limit]
         fields = FileRecord.__struct_fields__
-        told = [FileRecord(**{name: getattr(row, name) for name in fields}) for row in shown]
-        return FilesOfDay(day, told, len(found.rows), found.complete)
+        records = [FileRecord(**{name: getattr(row, name) for name in fields}) for row in shown]
+        return FilesOfDay(day, records, len(found.rows), found.complete)
 
     return [
         Operation(
             method="GET",
             path="/reports",
             name="listReportFiles",
-            summary="List the files that were ordered for a day, and how each stands.",
+            summary="List the ordered files of a day, and their states.",
             act=files,
             answer=FilesOfDay,
             query=FilesQuery,

@@ -1,10 +1,8 @@
-"""Makes what reports need, as settings name it: sinks by their URLs, a publisher, and the task that orders
-go to."""
+"""Makes sinks by their URLs, a publisher, and the task type of orders."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import functools
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Unpack
@@ -20,17 +18,15 @@ if TYPE_CHECKING:
     from holdfast import Job
     from holdfast.extend.products import Config, TaskSettings
     from holdfast.reports.deliver_pool import PoolLimits
-    from holdfast.reports.dry_run import Outlook
-    from holdfast.reports.order import ReportOrder
     from holdfast.reports.publish import Publisher
 
 
 def open_sink(
     url: str, credential: Credential, clock: Clock, meter: Meter | None = None, access: Access = OWNER
 ) -> Sink:
-    """The sink at a destination's URL, not connected yet; ``access`` is for files of this machine. Raises
-    ConfigError for one that nothing here serves, or that holds a password, and InvalidMessage for one outside
-    of the credential's root."""
+    """Return the sink at a destination's URL, not connected yet. ``access``: the modes of files of this
+    machine. Raises ConfigError for an unknown scheme or a URL with a password, and InvalidMessage for a URL
+    outside the credential's root."""
     credential.check(url)
     service = lookup(SINKS, "destination", url, SinkService)
     return service.sink(SinkOpening(url, credential, clock, meter, access))
@@ -47,29 +43,31 @@ def publish_reports(
     config: Config | None = None,
     **settings: Unpack[TaskSettings],
 ) -> None:
-    """Declare the task type ``report.publish`` in an app: its body is an order, its files are delivered.
+    """Declare the task type ``report.publish`` in an app: its body is an order, whose files are delivered.
 
     Args:
-        credentials: finds the secrets that orders name; those of the environment, if not given.
+        credentials: finds the secrets that orders name; by default those of the environment.
         limits: of one attempt's connections and rates.
-        roots: folders and prefixes that sources must lie in, as URLs; any, if there are none.
-        destinations: what destinations must lie below, as URLs; any, if there are none.
-        preload: schemes of destinations, such as ``s3``, whose libraries are imported now: slots that are
-            forked afterwards have them, or each imports them for its first report.
-        config: says where rows of the audit are kept (``registry_url``); without, the node's own.
+        roots: URLs that sources must lie below; without any, all sources are allowed.
+        destinations: URLs that destinations must lie below; without any, all are allowed.
+        preload: schemes of destinations, such as ``s3``, whose libraries are imported now. Then slots that
+            are forked later have them; else each slot imports them for its first report.
+        config: names the registry of the audit (``registry_url``); by default the node's.
         settings: of ``App.task``, in place of those of :mod:`holdfast.reports.task`.
     """
-    # Now, for slots that are forked afterwards to have them.
+    # Imported now, so that slots that are forked later have them.
     from holdfast.extend.products import Services, load  # noqa: PLC0415
 
     with extra("reports", "report.publish"):
         from holdfast.reports.task import declare  # noqa: PLC0415
     for scheme in preload:
         if scheme not in (known := schemes(SINKS)):
-            raise ConfigError(f"preload: {scheme!r} is no destination's; there are {', '.join(known)}")
+            raise ConfigError(
+                f"preload: {scheme!r} isn't a scheme of destinations, which are {', '.join(known)}"
+            )
         lookup(SINKS, "preload", scheme, SinkService).preload()
 
-    # Where an attempt runs, and once there: who only declares the task needs no settings.
+    # Loaded once, where an attempt runs: a program that only declares the task needs no settings.
     settled = functools.cache(lambda: config or load())
 
     @contextlib.asynccontextmanager
@@ -95,7 +93,7 @@ async def report_publisher(
     destinations: Sequence[str] = (),
     access: Access = OWNER,
 ) -> AsyncIterator[Publisher]:
-    """A publisher of reports, whose audit is in a registry."""
+    """Open a publisher, whose audit is in a registry."""
     with extra("reports", "report.publish"):
         from holdfast.reports.publish import Publisher  # noqa: PLC0415
     from holdfast.reports.audit import Audit  # noqa: PLC0415
@@ -113,14 +111,3 @@ async def report_publisher(
         yield publisher
     finally:
         await publisher.close()
-
-
-def report_sample(
-    order: ReportOrder, ordered_at: dt.datetime, credentials: Credentials, rows: int
-) -> Outlook:
-    """Return a preview of an order's report with its first ``rows`` rows. This reads the sources and blocks:
-    call it in a thread."""
-    with extra("reports", "report.publish"):
-        from holdfast.reports.dry_run import look_ahead  # noqa: PLC0415
-
-    return look_ahead(order, ordered_at, lambda name: credentials.find(name).fields(), rows)

@@ -1,11 +1,11 @@
-"""The audit: one row for each file that was ordered, kept when its message is long gone.
+"""The audit: one row for each ordered file, kept longer than its message.
 
-Rows are documents of the registry, which lists by prefix, changes by compare-and-set, and is there on each
-store that holds tasks: so there is no store of their own to set up. A row holds also how far the file's
-delivery is, so that whoever comes next goes on from it; and as each write names the version that it replaces,
-a worker that was taken for dead can't write over what its successor knows.
+Rows are documents of the registry, which lists by prefix, changes by compare-and-set, and exists on each
+store of tasks: no further store is needed. A row also holds the record of the file's delivery, from which the
+next attempt goes on. Each write names the version that it replaces, so a worker that counts as dead can't
+overwrite the row of its successor.
 
-``reports/days/DAY/TRACE/NUMBER`` is a row, ``reports/tasks/TRACE`` when a task was ordered.
+``reports/days/DAY/TRACE/NUMBER`` is a row, ``reports/tasks/TRACE`` the time when a task was ordered.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ PAUSE_S = 0.2
 
 
 class AuditedAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt at a task, as the audit tells of it. ``ordered_at`` is a wall time in seconds; what was said
-    at the task's first attempt counts."""
+    """An attempt at a task, for the audit. ``ordered_at`` is a wall time in seconds; that of the first
+    attempt counts."""
 
     trace: str
     ordered_at: float
@@ -38,11 +38,11 @@ class AuditedAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One file.
+    """The audit row of one file.
 
-    ``day`` is the one that the report is for; ``number`` counts a report's files from 1. ``state`` is
-    running, succeed, failed, or queued for another attempt. Times are wall times in seconds; ``attempts``
-    are the task's. ``error`` says why the last attempt failed. ``record`` is how far its delivery is.
+    ``day`` is the report's day; ``number`` counts a report's files from 1. ``state`` is running, succeed,
+    failed, or queued for another attempt. Times are wall times in seconds; ``attempts`` are the task's.
+    ``error`` is that of the last attempt. ``record`` is that of the delivery.
     """
 
     app: str = ""
@@ -75,7 +75,7 @@ _decode_ordered = msgspec.json.Decoder(_Ordered).decode
 
 
 class Audit:
-    """The rows in one registry. Raises as that does."""
+    """The rows in one registry. Raises the registry's errors."""
 
     def __init__(self, registry: Registry, clock: Clock) -> None:
         self._registry = registry
@@ -83,8 +83,8 @@ class Audit:
         self._versions: dict[str, int] = {}
 
     async def ordered_at(self, trace: str, at: float) -> float:
-        """Note ``at`` as the time when a task was ordered, and return it; or return the time that was noted
-        first, so that its date stays the same."""
+        """Return the time when a task was ordered: the one of the first call, so that its date stays the
+        same."""
         name = TASKS + trace
         for _ in range(TRIES):
             try:
@@ -94,17 +94,17 @@ class Audit:
                 await self._pause()
             if found := await self._registry.get(name):
                 return _decode_ordered(found.body).at
-        raise Unavailable(f"the registry doesn't keep {name}")
+        raise Unavailable(f"the registry doesn't answer whether it keeps {name}")
 
     async def find(self, day: dt.date, trace: str, number: int) -> Row | None:
-        """A row as it stands. What ``keep`` writes next replaces this one."""
+        """Return the present row, which the next ``keep`` replaces; or None."""
         name = _name(day, trace, number)
         found = await self._registry.get(name)
         self._versions[name] = found.version if found else 0
         return _decode(found.body) if found else None
 
     async def keep(self, row: Row) -> None:
-        """Write a row in place of what was found or kept here before. Raises Fenced if somebody else did."""
+        """Replace the row that was found or kept here last. Raises Fenced if another writer did."""
         name, body = _name(row.day, row.trace, row.number), msgspec.json.encode(row)
         standing: Document | None
         for _ in range(TRIES):
@@ -119,17 +119,17 @@ class Audit:
                 if standing is not None and standing.body != body:
                     standing = None
             if standing is None:
-                raise Fenced(f"another attempt at {row.trace!r} goes on with {row.name!r}", row.epoch)
+                raise Fenced(f"another attempt at {row.trace!r} owns {row.name!r}", row.epoch)
             self._versions[name] = standing.version
             return
-        raise Unavailable(f"the registry doesn't keep {name}")
+        raise Unavailable(f"the registry doesn't answer whether it keeps {name}")
 
     async def day(self, day: dt.date) -> list[Row]:
-        """The rows of one day, by trace and number."""
+        """Return the rows of one day, by trace and number."""
         return [_decode(document.body) for document in await self._registry.list(f"{DAYS}{day}/")]
 
     async def forget(self, before: dt.date) -> int:
-        """Drop the rows of earlier days; returns how many."""
+        """Drop the rows of earlier days, and return how many."""
         dropped = 0
         for document in await self._registry.list(DAYS):
             row = _decode(document.body)

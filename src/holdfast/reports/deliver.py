@@ -1,4 +1,4 @@
-"""Deliver one file: made while it is sent, placed whole, and found again by whoever comes next."""
+"""Deliver one file: make it while it is sent, place it whole, and resume it after a crash."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ from holdfast.reports.deliver_plan import (
 )
 from holdfast.reports.ports.sink import UNKNOWN_SIZE, Data, RemoteFile, Sink, Upload
 from holdfast.reports.rules.remote_name import temporary
+from holdfast.reports.sink_base import sha256_of
 
 NOTE_S = 1.0
+"""Seconds between records of new marks, at least."""
+
 TRIES = 5
 GO_ON = (Retry.SAFE, Retry.SAME)
 
@@ -41,7 +44,7 @@ Note = Callable[[Record], Awaitable[None]]
 
 class Delivered(msgspec.Struct, frozen=True):
     """A file in its place. ``duplicated``: it was there before. ``sent``: bytes that were sent now, in
-    ``tries``; ``gone_on``: bytes of it that the service held already."""
+    ``tries`` tries; ``gone_on``: bytes that the service held already."""
 
     record: Record
     duplicated: bool
@@ -51,7 +54,7 @@ class Delivered(msgspec.Struct, frozen=True):
 
 
 async def deliver_file(
-    parcel: FileToDeliver,
+    file: FileToDeliver,
     chunks: Chunks,
     connect: Connect,
     clock: Clock,
@@ -64,37 +67,32 @@ async def deliver_file(
     tries: int = TRIES,
     backoff: Backoff | None = None,
 ) -> Delivered:
-    """Deliver one file, in several tries if need be.
+    """Deliver one file, in several tries if needed.
 
     Args:
-        parcel: the file.
-        chunks: makes its bytes, the same each time it is called; it runs in a thread of its own.
-        connect: gives a connection to the destination, exclusively.
-        clock: for pauses, ids and the pace.
-        record: what is known of this parcel from before.
-        note: keeps what is known now; awaited before the next step is taken.
-        progress: is told how many bytes of the file are made, and sent unless the service had them; it begins
-            anew with each try.
-        pace: is told how many bytes are to be sent, and returns the seconds to wait before.
-        leave: whether somebody may go on with what is half-sent when this gives up.
-        tries: how often to try while no try gets any further.
+        chunks: makes the file's bytes, the same at each call; it runs in a thread of its own.
+        connect: opens a connection to the destination, for this delivery alone.
+        record: the record that an earlier delivery of the file kept.
+        note: keeps the record; awaited before the next step.
+        progress: gets the bytes of the file that this try has made, and sent unless the service held them.
+        pace: gets the bytes that are about to be sent, and returns the seconds to wait before.
+        leave: whether a later delivery may resume the upload if this one fails.
+        tries: the limit of tries in a row that send nothing further.
         backoff: pauses between tries.
 
-    Raises the error of the last try, or one that no other try can help. What is half-sent then is left to be
-    gone on with if it can be and is to be, else removed. It is removed too if the destination is full, as
-    others need the room, and if this is cancelled; but not by one that can't keep the record any more, since
-    what the destination holds may then be another's.
+    Raises the error of the last try, or one that another try can't help. The upload is left if it can be
+    resumed and ``leave`` is true, else removed. It is also removed if the destination is full, as other files
+    need the room, and if this is cancelled. It is never removed if the record can't be kept any longer, since
+    the upload may then belong to another attempt.
     """
-    work = _Work(parcel, chunks, connect, clock, record, note, progress, pace)
+    work = _Delivery(file, chunks, connect, clock, record, note, progress, pace)
     return await work.run(tries, backoff or Backoff(), leave=leave)
 
 
-class _Work:
-    """One parcel's delivery."""
-
+class _Delivery:
     def __init__(
         self,
-        parcel: FileToDeliver,
+        file: FileToDeliver,
         chunks: Chunks,
         connect: Connect,
         clock: Clock,
@@ -103,7 +101,7 @@ class _Work:
         progress: Callable[[int], None] | None,
         pace: Callable[[int], float] | None,
     ) -> None:
-        self._parcel = parcel
+        self._file = file
         self._chunks = chunks
         self._connect = connect
         self._clock = clock
@@ -135,7 +133,7 @@ class _Work:
             await self._clock.sleep(backoff.delay_s(failures, self._clock.random()))
 
     async def _remove(self) -> None:
-        """Remove what is half-sent, as far as the destination answers."""
+        """Remove the upload, if the destination answers."""
         record = self._record
         if record is None or record.stage in (DeliveryStage.PLACED, DeliveryStage.DONE):
             return
@@ -145,8 +143,8 @@ class _Work:
                     await sink.discard(record.name, token)
 
     async def _deliver(self, sink: Sink) -> bool:
-        """One try; returns whether it was delivered before."""
-        step = decide(self._parcel, self._record, await self._found(sink))
+        """Try once, and return whether the file was delivered before."""
+        step = decide(self._file, self._record, await self._found(sink))
         if step is DeliveryStep.LOOK:
             step = DeliveryStep.FINISH if await self._stands(sink) else DeliveryStep.RESUME
         if step is DeliveryStep.NOTHING:
@@ -161,37 +159,34 @@ class _Work:
         return step is DeliveryStep.FINISH
 
     async def _found(self, sink: Sink) -> RemoteFile | None:
-        """Find what stands under the parcel's name, as far as it matters and the service tells."""
+        """Return the file at the destination, if it matters and this user may look."""
         if self._record is None or self._record.stage is DeliveryStage.SENDING:
             return None
         try:
-            return await sink.stat(self._parcel.name)
-        except ConfigError:  # one who may only put
-            return RemoteFile(self._parcel.name, UNKNOWN_SIZE)
+            return await sink.stat(self._file.name)
+        except ConfigError:  # this user may only put
+            return RemoteFile(self._file.name, UNKNOWN_SIZE)
 
     async def _stands(self, sink: Sink) -> bool:
-        """Return whether the file in its place has the content of the one that was being placed."""
+        """Return whether the file in its place is the one that was being placed."""
         assert self._record is not None
-        digest = hashlib.sha256()
         try:
-            async for chunk in sink.read(self._parcel.name):
-                digest.update(chunk)
-        except (FileNotFoundError, ConfigError):  # gone, or not ours to read
+            return await sha256_of(sink.read(self._file.name)) == self._record.sha256
+        except (FileNotFoundError, ConfigError):  # gone, or this user may not read it
             return False
-        return digest.hexdigest() == self._record.sha256
 
     async def _begin(self, sink: Sink, step: DeliveryStep) -> tuple[Upload, Mark | None]:
-        """Open an upload, or take over what is left of one; with the place to go on from."""
-        parcel, record = self._parcel, self._record
-        part = parcel.name if parcel.in_place else temporary(parcel.name, self._clock.new_id()[-12:])
+        """Resume an upload, or open a new one; return it with the mark to go on from."""
+        wanted, record = self._file, self._record
+        part = wanted.name if wanted.in_place else temporary(wanted.name, self._clock.new_id()[-12:])
         left = record.removable if record is not None else ()
-        if step is DeliveryStep.RESUME and record is not None and not parcel.in_place:
-            # Both names are known before the one turns into the other.
+        if step is DeliveryStep.RESUME and record is not None and not wanted.in_place:
+            # Both names are recorded before the upload is renamed.
             await self._keep(
                 msgspec.structs.replace(record, stage=DeliveryStage.SENDING, tokens=(*left, part))
             )
             for token in left:
-                upload = await sink.resume(parcel.name, part, token, replace=parcel.replace)
+                upload = await sink.resume(wanted.name, part, token, replace=wanted.replace)
                 if upload is None:
                     continue
                 mark = best(record.marks, upload.held, upload.grain)
@@ -201,16 +196,16 @@ class _Work:
                     return upload, mark
                 await upload.abort()
         elif record is not None and left:
-            await self._keep(record)  # another attempt may have it in its place by now
+            await self._keep(record)  # raises if another attempt owns the file by now
         for token in left:
-            await sink.discard(record.name if record is not None else parcel.name, token)
-        fresh = Record(parcel.name, parcel.content, tokens=(part,) if sink.can_rename else ())
+            await sink.discard(record.name if record is not None else wanted.name, token)
+        fresh = Record(wanted.name, wanted.content, tokens=(part,) if sink.can_rename else ())
         if fresh.tokens or left:
             await self._keep(fresh)
         else:
-            self._record = fresh  # it tells nothing that whoever comes next could find
-        upload = await sink.open(parcel.name, part, replace=parcel.replace)
-        if parcel.in_place:
+            self._record = fresh  # it names nothing at the destination yet
+        upload = await sink.open(wanted.name, part, replace=wanted.replace)
+        if wanted.in_place:
             try:
                 await self._keep(self._changed(opened=True))
             except BaseException as error:
@@ -219,33 +214,33 @@ class _Work:
         return upload, None
 
     async def _send(self, sink: Sink, upload: Upload, mark: Mark | None) -> RemoteFile:
-        """Send it all and place it; else leave or remove what was sent."""
+        """Send the file and place it. On an error, leave or remove the upload."""
         try:
             sums = await self._write(upload, mark)
             await self._keep(
                 self._changed(stage=DeliveryStage.PLACING, size=sums.size, sha256=sums.sha256, md5=sums.md5)
             )
-            return await upload.commit(sums.sha256, read_back=self._parcel.read_back)
+            return await upload.commit(sums.sha256, read_back=self._file.read_back)
         except BaseException as error:
             await asyncio.shield(self._let_go(sink, upload, error))
             raise
 
     async def _let_go(self, sink: Sink, upload: Upload, error: BaseException) -> None:
-        """Leave what was sent, for it can be gone on with or is another attempt's by now; else remove it."""
+        """Leave an upload that can be resumed, or that belongs to another attempt by now; remove any
+        other."""
         may_go_on = isinstance(error, HoldfastError) and error.retry in GO_ON
-        waits = may_go_on and not isinstance(error, Damaged | NoRoom) and not self._parcel.in_place
-        if waits or not await self._is_ours():
+        waits = may_go_on and not isinstance(error, Damaged | NoRoom) and not self._file.in_place
+        if waits or not await self._owns_upload():
             await upload.leave()
             return
         await upload.abort()
-        if self._parcel.in_place:
-            with contextlib.suppress(Exception):  # the error that ended it is the one to tell
-                if await sink.stat(self._parcel.name) is None:  # one that comes later is the customer's
+        if self._file.in_place:
+            with contextlib.suppress(Exception):  # the first error is raised
+                if await sink.stat(self._file.name) is None:  # a file that comes later is the customer's
                     await self._keep(self._changed(opened=False))
 
-    async def _is_ours(self) -> bool:
-        """Return whether the record can still be kept: who can't may have been replaced by another attempt,
-        which holds what it holds by the same token."""
+    async def _owns_upload(self) -> bool:
+        """Return whether the record can still be kept. If not, another attempt may own the upload by now."""
         assert self._record is not None
         try:
             await self._keep(self._record)
@@ -254,8 +249,8 @@ class _Work:
         return True
 
     async def _write(self, upload: Upload, mark: Mark | None) -> _Sums:
-        """Write what is made, from ``mark`` on."""
-        sums = _Sums(with_md5=Companion.MD5 in self._parcel.companions)
+        """Make the file, write it from ``mark`` on, and return its sums."""
+        sums = _Sums(with_md5=Companion.MD5 in self._file.companions)
         step = marks_every(upload.grain)
         skipped = mark.size if mark is not None else 0
         self._gone_on += skipped
@@ -265,7 +260,7 @@ class _Work:
                     if sums.size < skipped:
                         sums.add(part)
                         if mark is not None and sums.size == skipped and sums.sha256 != mark.sha256:
-                            raise await self._made_differently()
+                            raise await self._content_changed()
                     else:
                         await self._write_part(upload, part, sums)
                         if sums.size % step == 0:
@@ -273,11 +268,11 @@ class _Work:
                     if self._progress is not None:
                         self._progress(sums.size)
         if sums.size < skipped:
-            raise await self._made_differently()
+            raise await self._content_changed()
         return sums
 
     async def _write_part(self, upload: Upload, part: Data, sums: _Sums) -> None:
-        """Write and sum up at once, as both leave the interpreter free."""
+        """Write and hash at the same time: both release the interpreter."""
         if self._pace is not None:
             wait_s = self._pace(len(part))
             if wait_s > 0:
@@ -291,23 +286,23 @@ class _Work:
             writing.cancel()
         self._sent += len(part)
 
-    async def _made_differently(self) -> Damaged:
-        """The bytes are not those that were sent before: none of these may be gone on with."""
+    async def _content_changed(self) -> Damaged:
+        """Drop the marks: the file's bytes differ from those that were sent before."""
         await self._keep(self._changed(marks=()))
-        return Damaged(f"{self._parcel.name!r} is made of other bytes than before: it is sent anew")
+        return Damaged(f"{self._file.name!r} has other bytes than before: it is sent from its beginning")
 
     async def _accompany(self, sink: Sink) -> None:
-        """Write what belongs beside the file, which is in its place."""
+        """Write the companions of the file, which is in its place."""
         assert self._record is not None
-        names = [self._parcel.name + kind.value for kind in self._parcel.companions]
-        parts = names if self._parcel.in_place else [temporary(n, self._clock.new_id()[-12:]) for n in names]
-        # One that was written in place is the file itself.
-        left = tuple(token for token in self._record.tokens if token != self._parcel.name)
+        names = [self._file.name + kind.value for kind in self._file.companions]
+        parts = names if self._file.in_place else [temporary(n, self._clock.new_id()[-12:]) for n in names]
+        # An upload in place is the file itself.
+        left = tuple(token for token in self._record.tokens if token != self._file.name)
         if left or parts:
             await self._keep(self._changed(stage=DeliveryStage.PLACED, tokens=(*left, *parts), marks=()))
         for token in left:
-            await sink.discard(self._parcel.name, token)
-        for kind, name, part in zip(self._parcel.companions, names, parts, strict=True):
+            await sink.discard(self._file.name, token)
+        for kind, name, part in zip(self._file.companions, names, parts, strict=True):
             body = companion(kind, self._record)
             upload = await sink.open(name, part)
             try:
@@ -344,7 +339,7 @@ class _Work:
             try:
                 await asyncio.wait([noting])
             except asyncio.CancelledError:
-                # Broken off, nobody would know whether it is kept: it could seem to be another's.
+                # Else nothing would show whether the record is kept: it could look like another attempt's.
                 await asyncio.wait([noting])
                 if not noting.cancelled():
                     noting.exception()
@@ -355,7 +350,7 @@ class _Work:
 
 
 class _Sums:
-    """Size and checksums of what was made so far."""
+    """Size and checksums of the bytes so far."""
 
     def __init__(self, *, with_md5: bool) -> None:
         self.size = 0
@@ -378,7 +373,7 @@ class _Sums:
 
 
 def _cut(piece: Data, size: int, step: int, skipped: int) -> Iterator[Data]:
-    """A piece that comes after ``size`` bytes, cut at marks and where it was left off."""
+    """Cut a piece that comes after ``size`` bytes, at the marks and at ``skipped``."""
     rest = memoryview(piece)
     while rest:
         room = step - size % step

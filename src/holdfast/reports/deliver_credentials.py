@@ -1,8 +1,8 @@
-"""Credentials by name: an order says which, never what they are.
+"""Credentials by name: an order names one, and never holds a secret.
 
-The credential ``acme`` is looked for in what was given (a config), then in the environment variable
+The credential ``acme`` is looked for in the given config, then in the environment variable
 ``HOLDFAST_CREDENTIAL_ACME``, a JSON object of texts, then in a TOML file with a table of that name, which
-nobody but its owner may read. Its fields, all optional, are those of :class:`Credential`.
+only its owner may read. Its fields, all optional, are those of :class:`Credential`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A credential for a customer's server, or for a source.
 
     ``user``, ``password``: of FTP, SFTP and HTTP. ``key``, ``passphrase``, ``known_hosts``: of SFTP, the key
-    and the lines as text, or as ``file:PATH``. ``authorization``: the header of HTTP. ``root``: a URL
-    below which all must lie that it opens; without one, it may lie anywhere. The others: of S3.
+    and the lines as text, or as ``file:PATH``. ``authorization``: the header of HTTP. ``root``: a URL; the
+    credential opens only URLs below it. Without a root it opens any. The others: of S3.
     """
 
     user: str = ""
@@ -52,7 +52,7 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return []
 
     def check(self, destination: str) -> None:
-        """Raises InvalidMessage for a destination that doesn't lie below the root."""
+        """Raise InvalidMessage for a destination that doesn't lie below the root."""
         if self.root and not is_below(destination, self.root):
             field = "delivery.destination"
             raise InvalidMessage(
@@ -62,18 +62,18 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
 
     def fields(self) -> dict[str, str]:
-        """Those that are set."""
+        """Return the fields that are set."""
         return {name: value for name in self.__struct_fields__ if (value := getattr(self, name))}
 
 
 class Credentials:
-    """Finds credentials. Raises ConfigError for a name that can't be, that nobody knows, or whose fields
-    can't be understood; the text holds no secret.
+    """Finds credentials. Raises ConfigError for a malformed or unknown name, and for bad fields; the text
+    holds no secret.
 
     Args:
         given: credentials by name, as in a config.
         file: a TOML file of more.
-        environ: where variables are looked for.
+        environ: the environment variables; by default those of the process.
     """
 
     def __init__(
@@ -87,9 +87,10 @@ class Credentials:
         self._environ = os.environ if environ is None else environ
 
     def find(self, name: str) -> Credential:
-        """The credential of that name."""
         if not NAME.fullmatch(name):
-            raise ConfigError(f"{name[:64]!r} is no credential's name: use letters, digits, '_', '-' and '.'")
+            raise ConfigError(
+                f"{name[:64]!r} can't be a credential's name: use letters, digits, '_', '-' and '.'"
+            )
         variable = PREFIX + re.sub("[-.]", "_", name).upper()
         if name in self._given:
             return self._read(name, self._given[name], "the config")
@@ -98,13 +99,17 @@ class Credentials:
         if self._file is not None and name in (tables := self._tables(self._file)):
             return self._read(name, tables[name], str(self._file))
         where = f"the config, the environment ({variable})" + (f" or {self._file}" if self._file else "")
-        raise ConfigError(f"there is no credential {name!r} in {where}: add it")
+        raise ConfigError(f"no credential {name!r} in {where}: add it")
+
+    def fields(self, name: str) -> dict[str, str]:
+        """Return the fields of a credential that are set."""
+        return self.find(name).fields()
 
     def _json(self, name: str, variable: str) -> object:
         try:
             return msgspec.json.decode(self._environ[variable])
         except msgspec.DecodeError:
-            raise ConfigError(f"{variable}, the credential {name!r}, is no JSON object") from None
+            raise ConfigError(f"{variable}, the credential {name!r}, isn't a JSON object") from None
 
     def _tables(self, file: Path) -> Mapping[str, object]:
         try:
@@ -114,20 +119,20 @@ class Credentials:
         except OSError as error:
             raise ConfigError(f"the credentials file {file} can't be read: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-            raise ConfigError(f"the credentials file {file} is no TOML") from None
+            raise ConfigError(f"the credentials file {file} isn't TOML") from None
 
     def _read(self, name: str, fields: object, where: str) -> Credential:
         try:
             found = msgspec.convert(fields, Credential)
         except msgspec.ValidationError as error:
-            # What msgspec says names fields and types, never values.
-            raise ConfigError(f"the credential {name!r} in {where} can't be understood: {error}") from None
+            # msgspec's text names fields and types, never values.
+            raise ConfigError(f"the credential {name!r} in {where} is invalid: {error}") from None
         texts = {field: _text(name, getattr(found, field)) for field in ("key", "known_hosts")}
         return msgspec.structs.replace(found, **texts)
 
 
 def _text(name: str, value: str) -> str:
-    """A field, or the content of the file it names."""
+    """Return a field, or the content of the file that it names."""
     if not value.startswith("file:"):
         return value
     path = Path(value.removeprefix("file:")).expanduser()

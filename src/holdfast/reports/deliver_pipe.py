@@ -1,4 +1,4 @@
-"""From a thread that makes bytes to the event loop that sends them: so much ahead and no further."""
+"""A bounded pipe from a thread that makes bytes to the event loop that sends them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from contextvars import copy_context
 from holdfast.reports.ports.sink import Data
 
 AHEAD_BYTES = 4 << 20
+"""Bytes that may wait in a pipe."""
+
 PIECE_BYTES = 2 << 20
-"""To hand a piece from thread to thread takes longer than to send 1 MiB."""
+"""Bytes of a piece: passing a piece between threads takes longer than sending 1 MiB."""
 
 STOP_S = 0.5
 
 
 class Stopped(Exception):
-    """Nobody takes any more."""
+    """The reader of a pipe is gone."""
 
 
 class Pipe:
-    """Bytes in order. ``put`` and ``end`` are for one thread, the rest for the event loop that made it."""
+    """Bytes in order. One thread calls ``put`` and ``end``, the pipe's event loop the rest."""
 
     def __init__(self, ahead_bytes: int = AHEAD_BYTES) -> None:
         self._ahead_bytes = ahead_bytes
@@ -38,7 +40,7 @@ class Pipe:
         self._error: BaseException | None = None
 
     def put(self, data: Data) -> None:
-        """Add bytes, once there is room for more. Raises Stopped."""
+        """Wait for room, and add bytes. Raises Stopped."""
         if not data:
             return
         with self._changed:
@@ -51,7 +53,7 @@ class Pipe:
                 self._loop.call_soon_threadsafe(self._ready.set)
 
     def end(self, error: BaseException | None = None) -> None:
-        """That was all; or ``error``, which is raised where the bytes are taken."""
+        """End the bytes. The reader gets ``error``, if there is one."""
         with self._changed:
             self._ended, self._error = True, error
             if not self._stopped:
@@ -65,7 +67,7 @@ class Pipe:
             self._changed.notify_all()
 
     async def __aiter__(self) -> AsyncIterator[Data]:
-        """Pieces of at most PIECE_BYTES, and small only where no more is there yet."""
+        """Yield pieces of up to PIECE_BYTES: all that waits, if that is less."""
         while True:
             await self._ready.wait()
             with self._changed:
@@ -96,9 +98,8 @@ class Pipe:
 
 @asynccontextmanager
 async def pieces(chunks: Callable[[], Iterator[Data]], ahead_bytes: int = AHEAD_BYTES) -> AsyncIterator[Pipe]:
-    """Make what ``chunks()`` yields in a thread of its own, and hand it out by a pipe. On the way out the
-    thread is told to stop, which it does at its next chunk. The exit waits a moment for that, so that two
-    threads seldom run at once."""
+    """Run ``chunks()`` in a thread of its own, and hand out its bytes by a pipe. At the exit the thread stops
+    at its next chunk. The exit waits a moment for it, so that two threads seldom run at once."""
     pipe = Pipe(ahead_bytes)
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -111,14 +112,14 @@ async def pieces(chunks: Callable[[], Iterator[Data]], ahead_bytes: int = AHEAD_
                 pipe.put(chunk)
         except Stopped:
             pass
-        except BaseException as error:  # noqa: BLE001 (raised where the bytes are taken)
+        except BaseException as error:  # noqa: BLE001 (the reader raises it)
             pipe.end(error)
         else:
             pipe.end()
         finally:
             if isinstance(made, Generator):
                 made.close()
-            with contextlib.suppress(RuntimeError):  # the loop is over
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(ended.set)
 
     threading.Thread(target=copy_context().run, args=(make,), name="format", daemon=True).start()

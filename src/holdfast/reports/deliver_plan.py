@@ -1,10 +1,10 @@
-"""The next step of a file's delivery, by what is recorded of it and what stands at its destination. Pure.
+"""The next step of a file's delivery, chosen by its record and by the file at its destination. Pure.
 
-A delivery is recorded step by step, so that whoever comes next knows what a dead worker left::
+A delivery is recorded step by step, so that the next attempt knows what a dead worker left::
 
-    SENDING   the service may hold a part of it, under one of ``tokens``; ``marks`` tell its content so far
-    PLACING   all of it was sent; it may be in its place already
-    PLACED    it is in its place; companions may lack
+    SENDING   the service may hold a part of the file, under one of ``tokens``; ``marks`` say what it holds
+    PLACING   the whole file was sent; it may be in its place already
+    PLACED    the file is in its place; companions may be missing
     DONE      nothing is left to do
 """
 
@@ -21,12 +21,12 @@ from holdfast.reports.rules.remote_name import check
 
 MARK_BYTES = 8 << 20
 MARKS_MAX = 16
-"""The service holds at least what was sent this many marks ago, for no connection buffers that much."""
+"""Marks in a record. No connection buffers the bytes of so many, so the service holds one of them."""
 
 
 class Companion(enum.Enum):
-    """A small file beside the report, by what is added to its name. ``OK`` is empty, and says that all is
-    there; the others are what ``sha256sum --check`` and ``md5sum --check`` read."""
+    """A small file beside the report, and its suffix. ``OK`` is empty, and says that the report is complete;
+    ``sha256sum --check`` and ``md5sum --check`` read the others."""
 
     SHA256 = ".sha256"
     MD5 = ".md5"
@@ -38,15 +38,15 @@ class FileToDeliver(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         name: the remote name, below the destination's folder.
-        content: what the bytes follow from (versions of the sources, columns, format): the same only if they
-            are the same. A half-sent file is gone on with only then.
-        replace: whether it takes the place of a file of that name.
-        read_back: compare the content even where the service tells no checksum, by reading it back.
-        in_place: write it under its own name, for servers that can't rename: readers see it grow. A part of
-            it is never gone on with.
-        companions: written after it, in this order.
-        if_gone: what to do if it was delivered, and another file stands there now or none, as where customers
-            take their files away: ``leave`` it so, or ``send`` it again.
+        content: an identity of the bytes (versions of the sources, columns, format). An upload is resumed
+            only if it is the same.
+        replace: whether the file may replace another of that name.
+        read_back: read the file back to compare its content, where the service computes no checksum.
+        in_place: write the file under its own name, for servers that can't rename: readers see it grow. Such
+            an upload is never resumed.
+        companions: written after the file, in this order.
+        if_gone: what to do if a delivered file is gone or was replaced, as where customers remove their
+            files: ``leave`` it so, or ``send`` it again.
     """
 
     name: str
@@ -81,9 +81,9 @@ class Mark(msgspec.Struct, frozen=True):
 class Record(msgspec.Struct, frozen=True):
     """The record of one file's delivery, to be kept under the task's identity.
 
-    ``tokens`` name what the service may hold of it. ``size``, ``sha256`` and ``md5`` (if wanted) are the
-    whole file's, from PLACING on; ``version`` is the service's mark of it, from PLACED on. ``opened``: the
-    file that stands under its own name is a part of this one, which was opened in place.
+    ``tokens`` name the uploads that the service may hold. ``size``, ``sha256`` and ``md5`` (if wanted) are
+    the whole file's, from PLACING on; ``version`` is the service's mark, from PLACED on. ``opened``: the file
+    under its own name is an upload in place.
     """
 
     name: str
@@ -99,8 +99,8 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def removable(self) -> tuple[str, ...]:
-        """The tokens of what may be removed. Until it is opened in place, the file under its own name is the
-        customer's."""
+        """The tokens of uploads that may be removed. Until an upload is opened in place, the file under its
+        own name is the customer's."""
         return tuple(token for token in self.tokens if self.opened or token != self.name)
 
 
@@ -114,21 +114,22 @@ class DeliveryStep(enum.Enum):
     NOTHING = "nothing"
 
 
-def decide(parcel: FileToDeliver, record: Record | None, found: RemoteFile | None) -> DeliveryStep:
-    """SEND it anew; RESUME what was half-sent; LOOK whether the file that was being placed is the one that
-    stands there, and RESUME if not; FINISH, for only companions lack; or NOTHING, for it was delivered.
+def decide(file: FileToDeliver, record: Record | None, found: RemoteFile | None) -> DeliveryStep:
+    """Return the next step: SEND the file from its beginning; RESUME its upload; LOOK whether the file at the
+    destination is the one that was being placed, and RESUME if not; FINISH if only companions are missing;
+    NOTHING if it was delivered.
 
-    ``found`` is what stands under the parcel's name; as far as nothing is told of it, it is taken for the
-    file that is recorded."""
-    if record is None or (record.name, record.content) != (parcel.name, parcel.content):
+    ``found`` is the file at the destination. Where its size or version is unknown, it counts as the recorded
+    one."""
+    if record is None or (record.name, record.content) != (file.name, file.content):
         return DeliveryStep.SEND
-    stands = found is not None and _is(record, found)
+    stands = found is not None and _matches(record, found)
     match record.stage:
         case DeliveryStage.SENDING:
             return DeliveryStep.RESUME
         case DeliveryStage.PLACING:
             return DeliveryStep.LOOK if stands else DeliveryStep.RESUME
-        case _ if not stands and parcel.if_gone == "send":
+        case _ if not stands and file.if_gone == "send":
             return DeliveryStep.SEND
         case DeliveryStage.PLACED if stands:
             return DeliveryStep.FINISH
@@ -137,26 +138,25 @@ def decide(parcel: FileToDeliver, record: Record | None, found: RemoteFile | Non
 
 
 def best(marks: Sequence[Mark], held: int, grain: int) -> Mark | None:
-    """From where to go on: the greatest mark that the service holds and can go on from."""
+    """Return the greatest mark from which an upload can go on; None if there is none."""
     fitting = [mark for mark in marks if 0 < mark.size <= held and mark.size % grain == 0]
     return max(fitting, key=lambda mark: mark.size, default=None)
 
 
 def marks_every(grain: int) -> int:
-    """Return the distance between marks in bytes: the least multiple of ``grain`` that isn't below
-    MARK_BYTES."""
+    """Return the bytes between marks: MARK_BYTES rounded up to a multiple of ``grain``."""
     return grain * -(-MARK_BYTES // grain)
 
 
 def companion(kind: Companion, record: Record) -> bytes:
-    """The content of a companion."""
+    """Return the content of a companion."""
     if kind is Companion.OK:
         return b""
     checksum = record.md5 if kind is Companion.MD5 else record.sha256
     return f"{checksum}  {record.name.rpartition('/')[2]}\n".encode()
 
 
-def _is(record: Record, found: RemoteFile) -> bool:
-    """Return whether the file that stands there is the recorded one, as far as its size and version tell."""
+def _matches(record: Record, found: RemoteFile) -> bool:
+    """Return whether a file has the recorded size and version, as far as they are known."""
     versions = {record.version, found.version} - {""}
     return found.size in (record.size, UNKNOWN_SIZE) and (len(versions) < 2 or not record.version)

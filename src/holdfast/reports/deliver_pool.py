@@ -1,12 +1,12 @@
-"""Connections to customers' servers: kept while they may be wanted again, and no more of them than agreed."""
+"""A pool of connections to customers' servers, with limits."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,9 +19,9 @@ class PoolLimits(msgspec.Struct, frozen=True):
     """The limits on the connections and the traffic of one process.
 
     ``per_destination``, ``per_customer``: connections at once. A customer has fewer than a destination, so
-    that those who share a server share it fairly. ``idle_s``: how long an unused connection is kept; servers
-    end them after a minute or so. ``bytes_rate``: bytes a second to each customer, and how many at once after
-    a pause; None for no limit. ``opens_rate``: new connections a second to each destination.
+    that customers share a server fairly. ``idle_s``: seconds that an unused connection is kept; servers end
+    them after about a minute. ``bytes_rate``: bytes a second to each customer, and the burst after a pause;
+    None for no limit. ``opens_rate``: new connections a second to each destination.
     """
 
     per_destination: Count = 4
@@ -34,36 +34,32 @@ class PoolLimits(msgspec.Struct, frozen=True):
         check_settings("PoolLimits", self)
 
 
-@dataclass(slots=True)
-class _Idle:
+class _Idle(NamedTuple):
     sink: Sink
     since: float
 
 
-@dataclass(slots=True)
-class _Gate:
-    """So many at once; forgotten when nobody is at it."""
+class _Semaphores:
+    """A semaphore for each key. One that nobody uses is dropped."""
 
-    room: asyncio.Semaphore
-    users: int = 0
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._rooms: dict[str, asyncio.Semaphore] = {}
+        self._users = Counter[str]()
 
-
-@dataclass(slots=True)
-class _Gates:
-    limit: int
-    gates: dict[str, _Gate] = field(default_factory=dict)
+    def __len__(self) -> int:
+        return len(self._rooms)
 
     @asynccontextmanager
-    async def through(self, key: str) -> AsyncIterator[None]:
-        gate = self.gates.setdefault(key, _Gate(asyncio.Semaphore(self.limit)))
-        gate.users += 1
+    async def acquired(self, key: str) -> AsyncIterator[None]:
+        self._users[key] += 1
         try:
-            async with gate.room:
+            async with self._rooms.setdefault(key, asyncio.Semaphore(self._limit)):
                 yield
         finally:
-            gate.users -= 1
-            if not gate.users:
-                del self.gates[key]
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key], self._rooms[key]
 
 
 class SinkPool:
@@ -73,19 +69,19 @@ class SinkPool:
         self._clock = clock
         self._limits = limits or PoolLimits()
         self._idle: dict[str, list[_Idle]] = defaultdict(list)
-        self._destinations = _Gates(self._limits.per_destination)
-        self._customers = _Gates(self._limits.per_customer)
+        self._destinations = _Semaphores(self._limits.per_destination)
+        self._customers = _Semaphores(self._limits.per_customer)
         self._bytes = Limiter(self._limits.bytes_rate)
         self._opens = Limiter(self._limits.opens_rate)
 
     @asynccontextmanager
     async def sink(self, destination: str, customer: str, make: Callable[[], Sink]) -> AsyncIterator[Sink]:
-        """A connection for the caller alone, once there is room for it.
+        """Wait for room, and yield a connection for the caller alone.
 
-        ``destination`` names server, folder and login: whoever gives the same may get the same connection.
-        One that was left with an error is not used again."""
-        # Everybody queues for the customer first: who waits for a server holds nothing that others wait for.
-        async with self._customers.through(customer), self._destinations.through(destination):
+        ``destination`` names server, folder and login: the connections of one are alike. A connection that
+        was left with an error is not used again."""
+        # The customer's room is waited for first: a caller that waits for a server blocks no other customer.
+        async with self._customers.acquired(customer), self._destinations.acquired(destination):
             sink = await self._kept(destination)
             if sink is None:
                 await self._clock.sleep(self._opens.spend(destination, 1, self._clock.monotonic()))
@@ -98,12 +94,12 @@ class SinkPool:
             self._idle[destination].append(_Idle(sink, self._clock.monotonic()))
 
     def pace(self, customer: str) -> Callable[[int], float]:
-        """Return a function that takes how many bytes are to go to a customer, and returns how many seconds
-        to wait before they go."""
+        """Return a function that takes a number of bytes for a customer, and returns the seconds to wait
+        before they are sent."""
         return lambda size: self._bytes.spend(customer, size, self._clock.monotonic())
 
     async def tidy(self) -> None:
-        """Close what was idle for too long, and forget who has been quiet. To be called now and then."""
+        """Close connections that were idle for too long, and drop unused rates. Call it now and then."""
         now = self._clock.monotonic()
         for destination in list(self._idle):
             for idle in self._idle[destination]:
@@ -119,19 +115,19 @@ class SinkPool:
 
     @property
     def kept(self) -> int:
-        """The number of idle connections, and of servers and customers whose use is remembered."""
-        gates = len(self._destinations.gates) + len(self._customers.gates)
-        return sum(map(len, self._idle.values())) + gates + len(self._bytes) + len(self._opens)
+        """The number of idle connections, and of servers and customers in memory."""
+        rooms = len(self._destinations) + len(self._customers)
+        return sum(map(len, self._idle.values())) + rooms + len(self._bytes) + len(self._opens)
 
     async def close(self) -> None:
-        """Close all that is idle; what is in use is closed by who uses it."""
+        """Close all idle connections."""
         idle, self._idle = self._idle, defaultdict(list)
         for kept in idle.values():
             for each in kept:
                 await each.sink.close()
 
     async def _kept(self, destination: str) -> Sink | None:
-        """The idle connection that was used last, as it is the likeliest to live."""
+        """Return the idle connection that was used last, as it is the likeliest to live."""
         await self.tidy()
         kept = self._idle.get(destination)
         return kept.pop().sink if kept else None

@@ -1,7 +1,7 @@
-"""The check that a destination lies below a customer's root, both as URLs: in doubt it doesn't.
+"""The check that a destination's URL lies below a customer's root. In doubt it doesn't.
 
-Servers differ in how they read what is encoded twice, climbs, or is written otherwise; so whatever one of
-them could take for another folder lies nowhere.
+Servers read double encoding, ``..`` and odd letters in different ways. A URL that some server could take for
+another folder lies below no root.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 PORTS = {"ftp": 21, "ftpes": 21, "ftps": 990, "sftp": 22, "http": 80, "https": 443}
 HIDES = re.compile(r"[\x00-\x20\x7f\\]|%(?:25|2f|5c|0|1|7f)", re.IGNORECASE)
-"""What a path can't hold: controls, spaces and backslashes, and encoded what is a slash, a backslash, a
-control or a per cent sign."""
+"""Forbidden in a path: controls, spaces, backslashes; and encoded slashes, backslashes, controls and per cent
+signs."""
 
 
 class _Place(NamedTuple):
-    """``absolute``: from the server's root, not from the folder that the user logs in to."""
+    """``absolute``: from the server's root, not from the login folder."""
 
     scheme: str
     host: str
@@ -30,8 +30,8 @@ class _Place(NamedTuple):
 
 
 def is_below(url: str, root: str) -> bool:
-    """Return whether ``url`` is ``root`` or a folder below it: at the same server, in the same way (scheme,
-    port, options), by the same letters."""
+    """Return whether ``url`` is ``root`` or a folder below it, with the same scheme, host, port, options and
+    letters."""
     place, limit = _place(url), _place(root)
     if place is None or limit is None or place[:-1] != limit[:-1]:
         return False
@@ -39,7 +39,7 @@ def is_below(url: str, root: str) -> bool:
 
 
 def _place(url: str) -> _Place | None:
-    """None for what could be read in two ways."""
+    """Return the parts of a URL; None if it can be read in two ways."""
     try:
         parts = urlsplit(url)
         port = parts.port or PORTS.get(parts.scheme, 0)
@@ -54,12 +54,12 @@ def _place(url: str) -> _Place | None:
     segments = _segments(parts, path.removeprefix("/").removeprefix("/").rstrip("/"))
     if "" in segments:
         return None
-    # A bucket's name is told from others by its letters; a host's isn't.
+    # A bucket's name is case-sensitive, a host's isn't.
     host = parts.netloc if parts.scheme == "s3" else parts.hostname or ""
     return _Place(parts.scheme, host, port, parts.query, absolute, segments)
 
 
 def _segments(parts: SplitResult, path: str) -> tuple[str, ...]:
-    if parts.scheme == "file":  # here links can be followed
+    if parts.scheme == "file":  # links on this machine are followed
         return Path(unquote(parts.path)).resolve().parts
     return tuple(path.split("/")) if path else ()

@@ -1,5 +1,4 @@
-"""The preview of a report: its columns, its first rows as they would be written, and how large it would
-be."""
+"""The dry run of a report: its columns, its first rows as they would be written, and its size."""
 
 from __future__ import annotations
 
@@ -13,15 +12,16 @@ from holdfast.reports.report import Report
 from holdfast.reports.sources.places import Secrets
 
 SAMPLE_BYTES = 8 << 20
-"""So much of a source is read, at least, to tell how large all of the report would be."""
+"""Bytes of a source that are read to estimate the report's size."""
 
 
-class Outlook(msgspec.Struct, frozen=True):
-    """A report that was not sent.
+class DryRunReport(msgspec.Struct, frozen=True):
+    """The result of a dry run.
 
     ``columns``: title and type of each column of the first table; ``lines``: its header and first rows as
-    CSV; ``rows``: of all tables, None where unknown; ``size``: in bytes, of all files; ``exact``: it is no
-    estimate.
+    CSV;
+    ``rows``: of all tables, None where unknown; ``size``: of all files, in bytes; ``exact``: whether the size
+    is no estimate.
     """
 
     name: str
@@ -32,8 +32,9 @@ class Outlook(msgspec.Struct, frozen=True):
     exact: bool
 
 
-def look_ahead(order: ReportOrder, ordered_at: dt.datetime, secrets: Secrets, rows: int) -> Outlook:
-    """Open the sources, and make a sample of the report. Raises as ``Report`` does."""
+def dry_run(order: ReportOrder, ordered_at: dt.datetime, secrets: Secrets, rows: int) -> DryRunReport:
+    """Open the sources, and make a sample of the report with its first ``rows`` rows. Raises the errors of
+    ``Report``."""
     with Report(order, ordered_at=ordered_at, secrets=secrets) as report:
         table = report.tables[0]
         columns = [
@@ -42,12 +43,12 @@ def look_ahead(order: ReportOrder, ordered_at: dt.datetime, secrets: Secrets, ro
         ]
         lines = b"".join(report.preview(rows)).decode(errors="replace").splitlines()
         size, exact = _size(report)
-        return Outlook(remote_name(order, ordered_at), columns, lines, report.rows_total, size, exact)
+        return DryRunReport(remote_name(order, ordered_at), columns, lines, report.rows_total, size, exact)
 
 
 def _size(report: Report) -> tuple[int, bool]:
-    """That of all files, in bytes, and whether it is exact: else that of a sample made to its end, which what
-    is made ahead doesn't blur, for so much more as there is to read."""
+    """Return the size of all files, and whether it is exact. If not, it is the size of a sample, divided by
+    the share of the sources that the sample has read."""
     made = sum(len(chunk) for file in report.files(SAMPLE_BYTES) for chunk in file.chunks)
     if not report.cut:
         return made, True

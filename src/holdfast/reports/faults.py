@@ -1,4 +1,4 @@
-"""The errors that the data of a report causes. (A wrong order is an InvalidMessage that names its field.)"""
+"""The errors of a report's data. (A wrong order raises InvalidMessage, which names the field.)"""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from holdfast.errors import HoldfastError
 
 
 class UnreadableSource(HoldfastError):
-    """A source is missing, damaged, or unlike the others of its table; the text names it and the column."""
+    """A source is missing, damaged, or differs from the table's other sources; the text names it and the
+    column."""
 
 
 class UnwritableColumn(HoldfastError):
-    """A column's type, or one of its values, can't be written as ordered. ``column``: its name there."""
+    """A column's type, or one of its values, can't be written as ordered."""
 
     def __init__(self, text: str, column: str) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""The files that were ordered for a day, each with its state now: for the command line, pages and the API."""
+"""The ordered files of a day with their states, for the command line, the console's pages and the API."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ if TYPE_CHECKING:
     from holdfast.extend.products import Services
 
 STATES = tuple(state for state in TaskState if state is not TaskState.DUPLICATED)
-"""How a file may stand."""
+"""The states of a file."""
 
 PAGE_TASKS = 500
-LOOKED_AT_MAX = 10_000
-"""How many tasks of an app are looked at, in each state, for those that no node has begun."""
+TASKS_READ_MAX = 10_000
+"""Tasks of an app that are read in each state, to find those that no node has begun."""
 
 GETS_AT_ONCE = 50
 
-LEFT_OUT = f"There may be more that no node has begun: {LOOKED_AT_MAX} tasks in each state were looked at."
-"""What to tell people of files that aren't complete."""
+LEFT_OUT = f"There may be more that no node has begun: {TASKS_READ_MAX} tasks in each state were read."
+"""The remark beside an incomplete list of files."""
 
 
 class FilesFound(NamedTuple):
-    """Files of a day. ``complete`` is False where there may be more that no node has begun."""
+    """Files of a day. ``complete`` is False if there may be more that no node has begun."""
 
     rows: list[Row]
     complete: bool
 
 
 def today(services: Services) -> dt.date:
-    """Return the day in UTC."""
     return dt.datetime.fromtimestamp(services.clock.wall(), dt.UTC).date()
 
 
@@ -47,15 +46,15 @@ async def files_of(
 ) -> FilesFound:
     """Return the files of a day, by task id and number.
 
-    With the name of an app, reports of it that no node has begun come last: those that wait, whatever their
-    day, and those that ended so on this day. Of their orders nothing is known but whose they are. Raises
-    NotKnown for an app of which nothing is known.
+    With the name of an app, its reports that no node has begun come last: those that wait, of any day, and
+    those that ended on this day. Of their orders only the customer is known. Raises NotKnown for an unknown
+    app.
     """
     if app:
         await check_app(services, app)
     rows = await Audit(services.registry(), services.clock).day(day)
     begun = {row.trace for row in rows}
-    rows = await _as_they_stand(services, [row for row in rows if customer in ("", row.customer)])
+    rows = await _with_ended_tasks(services, [row for row in rows if customer in ("", row.customer)])
     complete = True
     if app:
         async with services_of(services, app) as theirs:
@@ -64,9 +63,8 @@ async def files_of(
     return FilesFound([row for row in rows if state in (None, row.state)], complete)
 
 
-async def _as_they_stand(services: Services, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows, and those of files whose tasks have ended without their nodes' doing as the tasks
-    tell."""
+async def _with_ended_tasks(services: Services, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows; a row whose task has ended without its node gets the state of the task."""
     ended: dict[tuple[str, str], Task] = {}
     open_traces: dict[str, set[str]] = {}
     for row in rows:
@@ -80,7 +78,7 @@ async def _as_they_stand(services: Services, rows: Sequence[Row]) -> list[Row]:
 
 
 async def _ended(store: TaskStore, traces: set[str]) -> list[Task]:
-    """Return those of these tasks that have ended, but not well."""
+    """Return the tasks that have ended without success."""
     found: list[Task] = []
     in_order = sorted(traces)
     for start in range(0, len(in_order), GETS_AT_ONCE):
@@ -96,13 +94,13 @@ def _as_it_ended(row: Row, task: Task | None) -> Row:
 
 
 async def _never_begun(store: TaskStore, app: str, day: dt.date, begun: set[str]) -> tuple[list[Row], bool]:
-    """Return rows of the tasks of an app that no node has begun, and whether these are all."""
+    """Return rows of an app's tasks that no node has begun, and whether they are complete."""
     midnight = dt.datetime.combine(day, dt.time(), dt.UTC).timestamp()
     starts = {TaskState.QUEUED: 0.0, TaskState.FAILED: midnight, TaskState.TIMEOUT: midnight}
     rows, complete = list[Row](), True
     for state, since in starts.items():
-        tasks, all_of_them = await _listed(store, state, since)
-        complete &= all_of_them
+        tasks, all_read = await _listed(store, state, since)
+        complete &= all_read
         rows += [
             _row_of(task, app, day)
             for task in tasks
@@ -112,12 +110,11 @@ async def _never_begun(store: TaskStore, app: str, day: dt.date, begun: set[str]
 
 
 async def _listed(store: TaskStore, state: TaskState, since: float) -> tuple[list[Task], bool]:
-    """Return the tasks that publish reports and stand so, up to ``LOOKED_AT_MAX``, and whether these are
-    all."""
+    """Return the reports' tasks of a state, up to ``TASKS_READ_MAX``, and whether they are complete."""
     found: list[Task] = []
-    while len(found) < LOOKED_AT_MAX:
+    while len(found) < TASKS_READ_MAX:
         after = found[-1].task_id if found else ""
-        limit = min(PAGE_TASKS, LOOKED_AT_MAX - len(found))
+        limit = min(PAGE_TASKS, TASKS_READ_MAX - len(found))
         page = await store.list(limit, after, state=state, type=TASK_TYPE, since=since)
         if not page:
             return found, True
@@ -126,7 +123,7 @@ async def _listed(store: TaskStore, state: TaskState, since: float) -> tuple[lis
 
 
 def _is_of(task: Task, day: dt.date) -> bool:
-    """Return whether a task hasn't ended, or has ended on this day, in UTC."""
+    """Return whether a task hasn't ended, or ended on this day in UTC."""
     return not task.ended or dt.datetime.fromtimestamp(task.ended_at, dt.UTC).date() == day
 
 

@@ -9,15 +9,15 @@ from functools import cache
 import pyarrow as pa
 
 M_ARENA_MAX = -8
-"""Of ``mallopt`` in glibc's ``malloc.h``."""
+"""The option of glibc's ``mallopt`` that limits the number of arenas."""
 
 ARENAS = 2
 
 
 @cache
-def keep_little() -> None:
-    """Have Arrow and the C library keep little. Arrow's other pools keep a quarter of the peak for ever, and
-    glibc, with an arena for every thread, a tenth of it."""
+def limit_kept_memory() -> None:
+    """Have Arrow and the C library keep little freed memory. Arrow's other pools keep a quarter of the peak,
+    and glibc, with an arena for each thread, a tenth."""
     pa.set_memory_pool(pa.system_memory_pool())
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)

@@ -1,9 +1,8 @@
 """The remote names of a report's files.
 
-A template is text with fields: ``{customer}``, ``{report}``, ``{date}`` (``{date:%d.%m.%Y}`` as you like),
-``{part}`` (1, 2, … of files that were split; ``{part:03}``) and ``{{`` for a brace. ``/`` makes folders.
-A name can't leave the customer's root (:mod:`holdfast.reports.rules.remote_name`), and what is filled in
-makes no folders.
+A template is text with fields: ``{customer}``, ``{report}``, ``{date}`` (or such as ``{date:%d.%m.%Y}``),
+``{part}`` (1, 2, … of a split report; or ``{part:03}``) and ``{{`` for a brace. ``/`` makes folders; the
+values of fields don't. A name can't leave the customer's root (:mod:`holdfast.reports.rules.remote_name`).
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ _SOME_DAY = dt.date(2024, 2, 29)
 
 
 def remote_name(order: ReportOrder, ordered_at: dt.datetime, part: int = 1) -> str:
-    """The name of file ``part`` (from 1).
+    """Return the name of the file ``part``, which counts from 1.
 
-    ``ordered_at`` (with a zone) gives the date if the order names none. A template without ``{part}`` gets
-    ``-2`` and so on before its suffix from the second file on. Raises InvalidMessage.
+    ``ordered_at`` (with a zone) gives the date if the order names none. Without ``{part}`` in the template,
+    the second file gets ``-2`` before its suffix, and so on. Raises InvalidMessage.
     """
     assert ordered_at.tzinfo is not None
     day = order.date or ordered_at.astimezone(ZoneInfo(order.time_zone)).date()
@@ -39,19 +38,19 @@ def remote_name(order: ReportOrder, ordered_at: dt.datetime, part: int = 1) -> s
 
 
 def template_fault(order: ReportOrder) -> str:
-    """Return why the template makes no name; an empty text if it makes one."""
+    """Return what is wrong with the template; an empty text if it is valid."""
     try:
         fields = [(field, spec or "", how) for _, field, spec, how in string.Formatter().parse(order.name)]
     except ValueError as error:
-        return f"{order.name[:80]!r} is no template ({error})"
+        return f"{order.name[:80]!r} isn't a template ({error})"
     for field, spec, how in fields:
         if field is None:
             continue
         if field not in _FIELDS or how:
-            return f"{{{field}}} is no field; there are {', '.join(sorted(_FIELDS))}"
+            return f"{{{field}}} isn't a field; fields are {', '.join(sorted(_FIELDS))}"
         fits = {"date": _DATE_SPEC, "part": _PART_SPEC}.get(field, re.compile(""))
         if not fits.fullmatch(spec):
-            return f"{{{field}:{spec}}}: {spec!r} is no way to write it"
+            return f"{{{field}:{spec}}}: {spec!r} isn't a format of this field"
         value = getattr(order, field, None)
         if isinstance(value, str) and ("/" in value or value in (".", "..")):
             return f"{{{field}}} would be filled with {value!r}, which makes folders"

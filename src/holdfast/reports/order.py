@@ -1,8 +1,8 @@
 """A customer's order: the typed body of a report's task, as JSON.
 
-All fields have defaults but ``customer``, ``report``, ``tables`` and ``name``. Unknown ones are refused: a
-misspelt option would go unnoticed until a customer complains. :func:`decode` checks too what types can't
-say.
+All fields but ``customer``, ``report``, ``tables`` and ``name`` have defaults. Unknown fields are refused:
+else a misspelt option would show only when a customer complains. :func:`decode` also checks rules that types
+can't express.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ LISTS = frozenset({"sources", "columns", "filter", "sort", "companions", "tables
 
 
 class _Part(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Base of all parts of an order. What is of another type or out of range raises InvalidMessage, which
-    names the field, whether it comes as JSON or is made in Python; there a list will do for a tuple."""
+    """Base of an order's parts. A value of another type or out of range raises InvalidMessage, which names
+    the field, in JSON and in Python. In Python a list may stand for a tuple."""
 
     def __post_init__(self) -> None:
         for field in LISTS & {*self.__struct_fields__}:
@@ -69,10 +69,11 @@ class _Part(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_
 class Column(_Part, frozen=True):
     """A column of the report.
 
-    ``source``: its name in the source; ``title``: its header, the same if not given.
-    ``decimals``: digits after the point, of a float or a decimal (rounded half to even).
-    ``pattern``: how a date, time or timestamp is written in CSV (strftime, as in the format's options).
-    ``number_format``: the cell format in XLSX, such as ``#,##0.00``; ``width``: there, in characters.
+    ``source``: its name in the source; ``title``: its header, by default the same.
+    ``decimals``: digits after the point of a float or a decimal (rounded half to even).
+    ``pattern``: the strftime pattern of a date, time or timestamp in CSV.
+    ``number_format``: the cell format in XLSX, such as ``#,##0.00``; ``width``: its width there, in
+    characters.
     """
 
     source: str  # of any length: sources name their columns as they like
@@ -84,8 +85,8 @@ class Column(_Part, frozen=True):
 
 
 class Condition(_Part, frozen=True):
-    """Rows that remain. ``value`` is read as the column's type; a list for ``in`` and ``not in``, absent for
-    ``is null`` and ``is not null``. A null fulfils no other condition."""
+    """A condition on rows. ``value`` is read as the column's type; it is a list for ``in`` and ``not in``,
+    and absent for ``is null`` and ``is not null``. A null fulfils no other condition."""
 
     column: Text
     op: Literal["=", "!=", "<", "<=", ">", ">=", "in", "not in", "is null", "is not null"]
@@ -93,25 +94,25 @@ class Condition(_Part, frozen=True):
 
 
 class Sort(_Part, frozen=True):
-    """Nulls come last in both directions; equal rows keep their order."""
+    """A sort key. Nulls come last in both directions; equal rows keep their order."""
 
     column: Text
     descending: bool = False
 
 
 class Table(_Part, frozen=True):
-    """The content of a CSV file, or of one sheet of a workbook: the sources, and what is read of them.
+    """The content of a CSV file, or of one sheet of a workbook: the sources, and the wanted columns and rows.
 
-    ``sources``: URLs of files (``file``, ``s3``, ``http``, ``https``, or a path), read one after the other.
-    One that ends with ``/`` is a dataset: all data files below it, by name, with ``key=value`` folders as
-    columns of text. One that ends with ``*`` is a prefix: all files whose names begin so.
-    ``columns``: in the order written; none: all of them.
-    ``types``: of columns of CSV and JSON lines, such as ``{"n": "int64", "p": "decimal(12,2)"}``. Without, a
-    column of CSV is text, and one of JSON lines what its first values are.
+    ``sources``: URLs of files (``file``, ``s3``, ``http``, ``https``, or a path), read one after the other. A
+    URL that ends with ``/`` is a dataset: all data files below it, by name, with ``key=value`` folders as
+    columns of text. A URL that ends with ``*`` is a prefix of files' names.
+    ``columns``: in the order written; by default all.
+    ``types``: of columns of CSV and JSON lines, such as ``{"n": "int64", "p": "decimal(12,2)"}``. By default
+    a column of CSV is text, and one of JSON lines has the type of its first values.
     ``delimiter``: of CSV sources.
-    ``drift``: what to do if the files' columns differ. ``merge`` takes the wider type and null for a column
-    that a file lacks.
-    ``credentials``: name of the secret that opens the sources; none: those of the environment.
+    ``drift``: the rule for files whose columns differ. ``merge`` takes the wider type, and null for a missing
+    column.
+    ``credentials``: name of the secret that opens the sources; by default those of the environment.
     """
 
     sources: Annotated[tuple[Text, ...], Meta(min_length=1)]
@@ -127,9 +128,9 @@ class Table(_Part, frozen=True):
 
 
 class Csv(_Part, frozen=True, tag_field="type", tag="csv"):
-    """CSV. Patterns are strftime's, and ``%.f`` writes a fraction of the second where there is one.
+    """CSV. Patterns are strftime's; ``%.f`` writes the fraction of a second, if it isn't zero.
 
-    ``unfit``: what becomes of characters that the encoding lacks, of NUL, and of bytes that are no text.
+    ``unfit``: the rule for characters that the encoding lacks, for NUL, and for bytes that aren't text.
     ``formulas``: ``guard`` puts an apostrophe before text that a spreadsheet would compute.
     """
 
@@ -160,12 +161,13 @@ class Csv(_Part, frozen=True, tag_field="type", tag="csv"):
 class Xlsx(_Part, frozen=True, tag_field="type", tag="xlsx"):
     """An Excel workbook.
 
-    ``rows_per_sheet``: with the header. ``overflow``: what becomes of more rows: further ``sheets`` or
+    ``rows_per_sheet``: with the header. ``overflow``: the rule for more rows: further ``sheets`` or
     ``files``, each with the header again, or ``refuse``.
-    ``long_text``: of more than 32,767 characters; ``long_numbers``: of more than 15 digits, which Excel would
-    round. ``unfit``: what becomes of characters that XML lacks, and of bytes that are no text.
-    ``formulas``: text is written as text in any case; ``guard`` marks what looks like a formula, so that it
-    stays text when somebody edits the cell.
+    ``long_text``: the rule for texts of more than 32,767 characters; ``long_numbers``: for numbers of more
+    than 15 digits, which Excel would round. ``unfit``: for characters that XML lacks, and for bytes that
+    aren't text.
+    ``formulas``: text is always written as text; ``guard`` also marks text that looks like a formula, so that
+    it stays text when a user edits the cell.
     """
 
     header: bool = True
@@ -188,7 +190,7 @@ class ReportDelivery(_Part, frozen=True):
     """The destination of the files, and how they are delivered there.
 
     ``destination``: the URL of the customer's root; ``credentials``: the *name* of the secret that opens it.
-    ``companions``: small files beside each one, such as ``.ok`` once it is complete.
+    ``companions``: small files beside each file, such as ``.ok`` once it is complete.
     """
 
     destination: Text
@@ -202,9 +204,9 @@ class ReportOrder(_Part, frozen=True):
 
     ``customer``, ``report``: for names, limits and the audit.
     ``name``: the template of the remote name, relative to the destination; see :mod:`.names`.
-    ``date``: the day the report is for; if absent, the day it was ordered, in ``time_zone``.
-    ``time_zone``: the customer's: of the date in the name and of every timestamp that has a zone.
-    ``empty``: what is delivered if there are no rows: a file with a header only, or nothing.
+    ``date``: the report's day; by default the day of the order, in ``time_zone``.
+    ``time_zone``: the customer's, for the date in the name and for all timestamps with a zone.
+    ``empty``: the delivery of a result without rows: a file with a header only, or nothing.
     """
 
     customer: Text
@@ -222,20 +224,20 @@ _AT_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTAL
 
 
 def decode(body: bytes) -> ReportOrder:
-    """The order in ``body``, which is JSON, checked. Raises InvalidMessage that names the field."""
+    """Return the checked order in a JSON body. Raises InvalidMessage that names the field."""
     return from_plain(plain_json(body))
 
 
 def plain_json(body: bytes) -> object:
-    """Decode ``body``, which is JSON. Raises InvalidMessage if it isn't."""
+    """Decode a JSON body. Raises InvalidMessage."""
     try:
         return decode_json(body)
     except ValueError as error:
-        raise InvalidMessage(f"the order is no JSON: {error}", "order") from error
+        raise InvalidMessage(f"the order isn't JSON: {error}", "order") from error
 
 
 def from_plain(plain: object) -> ReportOrder:
-    """The order of what JSON can hold, checked. Raises InvalidMessage that names the field."""
+    """Return the checked order of a decoded body. Raises InvalidMessage that names the field."""
     try:
         order = msgspec.convert(plain, ReportOrder)
     except msgspec.ValidationError as error:
@@ -248,7 +250,7 @@ def from_plain(plain: object) -> ReportOrder:
 
 
 def encode(order: ReportOrder) -> bytes:
-    """The order as JSON; defaults are left out. Raises InvalidMessage for what JSON can't hold."""
+    """Return the order as JSON, without defaults. Raises InvalidMessage for values that JSON can't hold."""
     try:
         return write_json(order)
     except ValueError as error:
@@ -256,7 +258,7 @@ def encode(order: ReportOrder) -> bytes:
 
 
 def check(order: ReportOrder) -> None:
-    """Check what the types can't say. Raises InvalidMessage that names the field."""
+    """Check the rules that types can't express. Raises InvalidMessage that names the field."""
     for field, text in _faults(order):
         raise InvalidMessage(f"{field}: {text}", field)
 
@@ -269,7 +271,7 @@ def _faults(order: ReportOrder) -> Iterator[tuple[str, str]]:
     try:
         ZoneInfo(order.time_zone)
     except (KeyError, ValueError, OSError):
-        yield "time_zone", f"{order.time_zone!r} is no time zone; give one such as Europe/Berlin"
+        yield "time_zone", f"{order.time_zone!r} isn't a time zone; give one such as Europe/Berlin"
     if fault := template_fault(order):
         yield "name", fault
     match order.format:

@@ -1,4 +1,4 @@
-"""Stages that run beside each other, in bounded memory, with the order kept."""
+"""Stages that run concurrently, in order and in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 JOIN_S = 1.0
-"""How long the end waits for a read that is under way; its thread ends by itself."""
+"""Seconds that the end waits for a running read; its thread ends by itself."""
 
 
 def in_order(
     pool: Executor, work: Callable[[T], U], items: Iterable[T], ahead: int
 ) -> Generator[U, None, None]:
-    """``work(item)`` of each item, done in the pool by ``ahead`` at once, in the items' order."""
+    """Yield ``work(item)`` of each item, in the items' order. Up to ``ahead`` items are in the pool."""
     under_way: deque[Future[U]] = deque()
     try:
         for item in items:
@@ -37,30 +37,30 @@ def in_order(
 def read_ahead(
     items: Generator[T, None, None], size_of: Callable[[T], int], bytes_max: int
 ) -> Generator[T, None, None]:
-    """The items, fetched by a thread of their own while no more than ``bytes_max`` of them (and one) wait."""
-    shelf = _Shelf[T](bytes_max)
+    """Yield the items, which a thread fetches ahead, up to ``bytes_max`` and one item."""
+    buffer = _Buffer[T](bytes_max)
 
     def fetch() -> None:
         try:
             with closing(items):
                 for item in items:
-                    if not shelf.put(item, size_of(item)):
+                    if not buffer.put(item, size_of(item)):
                         return
-        except BaseException as error:  # noqa: BLE001  # raised where the items are used
-            shelf.end(error)
+        except BaseException as error:  # noqa: BLE001  # the reader raises it
+            buffer.end(error)
         else:
-            shelf.end(None)
+            buffer.end(None)
 
     thread = threading.Thread(target=copy_context().run, args=(fetch,), name="read-ahead", daemon=True)
     thread.start()
     try:
-        yield from shelf
+        yield from buffer
     finally:
-        shelf.abandon()
+        buffer.abandon()
         thread.join(JOIN_S)
 
 
-class _Shelf(Iterator[T]):
+class _Buffer(Iterator[T]):
     """Items on their way from one thread to another."""
 
     def __init__(self, bytes_max: int) -> None:
@@ -73,7 +73,7 @@ class _Shelf(Iterator[T]):
         self._changed = threading.Condition()
 
     def put(self, item: T, size: int) -> bool:
-        """Wait for room and add an item; False if nobody wants it any more."""
+        """Wait for room and add an item. Return False if the reader is gone."""
         with self._changed:
             self._changed.wait_for(lambda: self._bytes <= self._bytes_max or self._abandoned)
             self._items.append((item, size))
@@ -82,13 +82,12 @@ class _Shelf(Iterator[T]):
             return not self._abandoned
 
     def end(self, error: BaseException | None) -> None:
-        """No more items; ``error`` says why if it is not the end."""
+        """End the items. The reader gets ``error``, if there is one."""
         with self._changed:
             self._ended, self._error = True, error
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """No more items are wanted."""
         with self._changed:
             self._abandoned = True
             self._items.clear()

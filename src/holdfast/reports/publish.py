@@ -1,4 +1,4 @@
-"""Publish one report: read, formatted and delivered in one pass, each of its files told of in the audit."""
+"""Publish one report: read, format and deliver it in one pass, with an audit row for each file."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ ERROR_CHARS_MAX = 1000
 CONFLICTS_MAX = 20
 MB = 1_000_000
 OPTIONS = {"replace": bool, "read_back": bool, "in_place": bool, "if_gone": str}
-"""What ``delivery.options`` may hold: fields of :class:`FileToDeliver`."""
+"""The options of a delivery: fields of :class:`FileToDeliver`."""
 
 REPORT, FILE, DESTINATION = "holdfast.report", "holdfast.file", "holdfast.destination"
-"""What the spans of an order tell."""
+"""The attributes of an order's spans."""
 
 OpenSink = Callable[[str, Credential], Sink]
 
 
-class Misread(msgspec.Struct, frozen=True):
-    """An order that can't be understood, why, and what it tells all the same."""
+class InvalidOrder(msgspec.Struct, frozen=True):
+    """An invalid order: the error, and the fields that can be read all the same."""
 
     error: InvalidMessage
     customer: str = ""
@@ -50,7 +50,7 @@ class Misread(msgspec.Struct, frozen=True):
 
 
 class PublishedFile(msgspec.Struct, frozen=True):
-    """A file in its place. ``duplicated``: it was there before."""
+    """A file in its place. ``duplicated``: an earlier attempt put it there."""
 
     name: str
     size: int
@@ -60,15 +60,15 @@ class PublishedFile(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """The result of an order. ``duplicated``: all of its files were there before."""
+    """The result of an order. ``duplicated``: earlier attempts put all of its files in place."""
 
     files: list[PublishedFile]
     duplicated: bool
 
 
-class Headway(NamedTuple):
-    """The progress of an order: the fraction that is done, bytes that the destination has, rows that were
-    read, bytes a second on average, and seconds left (None: unknown)."""
+class PublishProgress(NamedTuple):
+    """The progress of an order: the fraction that is done, bytes at the destination, rows read, bytes a
+    second on average, and seconds left (None: unknown)."""
 
     fraction: float
     bytes: int
@@ -86,12 +86,9 @@ class Publisher:
     """Publishes orders in one event loop.
 
     Args:
-        open_sink: a connection to a destination, by URL and credential.
-        credentials: finds the secrets that orders name.
-        audit: keeps the rows.
-        limits: of connections and rates.
-        roots: what sources must lie in, as URLs; any, if there are none.
-        destinations: what destinations must lie below, as URLs; any, if there are none.
+        open_sink: makes a sink, by URL and credential.
+        roots: URLs that sources must lie below; without any, all sources are allowed.
+        destinations: URLs that destinations must lie below; without any, all are allowed.
     """
 
     def __init__(
@@ -114,62 +111,61 @@ class Publisher:
         self._destinations = destinations
 
     async def close(self) -> None:
-        """Close connections that are kept."""
+        """Close the idle connections."""
         await self._pool.close()
 
     async def publish(
         self,
         order: ReportOrder,
         attempt: AuditedAttempt,
-        told: Callable[[Headway], None] = lambda _: None,
+        on_progress: Callable[[PublishProgress], None] = lambda _: None,
         *,
         leave: bool = True,
     ) -> Published:
-        """Publish an order; ``told`` hears of headway, often. Without ``leave``, no attempt will go on with
-        this one: nothing half-sent stays.
+        """Publish an order. ``leave``: a later attempt may resume an upload that this one leaves.
 
-        Files that an earlier attempt delivered are not delivered again; a half-sent one is gone on with. If
-        this is cancelled, what was sent is removed. Raises as ``Report`` and ``deliver`` do, and Fenced if
-        another attempt goes on with it."""
+        Files of earlier attempts are not delivered again, and an upload of theirs is resumed. If this is
+        cancelled, its upload is removed. Raises the errors of ``Report`` and ``deliver_file``, and Fenced if
+        a later attempt owns the order."""
         delivery, options = delivery_of(order)
         ordered_at = await self._ordered_at(attempt)
         day = order.date or ordered_at.astimezone(ZoneInfo(order.time_zone)).date()
-        book = self._book(attempt, ordered_at, day, order.customer, order.report, delivery.destination)
-        await book.begin(1, remote_name(order, ordered_at))
+        rows = self._rows(attempt, ordered_at, day, order.customer, order.report, delivery.destination)
+        await rows.begin(1, remote_name(order, ordered_at))
         try:
-            # First of all: where a credential is wanted, the sources needn't be opened.
+            # First, as without the credential the sources needn't be opened.
             connect = await self._connect(order, delivery)
             with span("open sources", attributes={REPORT: order.report}):
                 report = await asyncio.to_thread(
                     Report,
                     order,
                     ordered_at=ordered_at,
-                    secrets=lambda name: self._credentials.find(name).fields(),
+                    secrets=self._credentials.fields,
                     roots=self._roots,
                 )
             try:
-                return await self._deliver(report, delivery, options, connect, book, told, leave=leave)
+                return await self._deliver(report, delivery, options, connect, rows, on_progress, leave=leave)
             finally:
-                # In a thread that nobody waits for: what formats ends at its next batch.
+                # Not awaited: the formatting threads end at their next batch.
                 asyncio.get_running_loop().run_in_executor(None, report.close)
         except BaseException as error:
-            await book.fail(error)
+            await rows.fail(error)
             raise
 
-    async def refuse(self, misread: Misread, attempt: AuditedAttempt) -> NoReturn:
-        """Tell in the audit of an order that can't be understood, and raise why."""
+    async def refuse(self, order: InvalidOrder, attempt: AuditedAttempt) -> NoReturn:
+        """Write the audit row of an invalid order, and raise its error."""
         ordered_at = await self._ordered_at(attempt)
-        day = misread.date or ordered_at.date()
-        book = self._book(attempt, ordered_at, day, misread.customer, misread.report, misread.destination)
-        await book.begin(1, "")
-        await book.fail(misread.error)
-        raise misread.error
+        day = order.date or ordered_at.date()
+        rows = self._rows(attempt, ordered_at, day, order.customer, order.report, order.destination)
+        await rows.begin(1, "")
+        await rows.fail(order.error)
+        raise order.error
 
     async def _ordered_at(self, attempt: AuditedAttempt) -> dt.datetime:
         at = await self._audit.ordered_at(attempt.trace, attempt.ordered_at)
         return dt.datetime.fromtimestamp(at, dt.UTC)
 
-    def _book(
+    def _rows(
         self,
         attempt: AuditedAttempt,
         ordered_at: dt.datetime,
@@ -177,8 +173,8 @@ class Publisher:
         customer: str,
         report: str,
         destination: str,
-    ) -> _Book:
-        blank = Row(
+    ) -> _FileRows:
+        common = Row(
             app=attempt.app,
             trace=attempt.trace,
             customer=customer,
@@ -188,18 +184,18 @@ class Publisher:
             name="",
             ordered_at=ordered_at.timestamp(),
         )
-        return _Book(self._audit, blank, attempt, self._clock)
+        return _FileRows(self._audit, common, attempt, self._clock)
 
     async def _connect(self, order: ReportOrder, delivery: ReportDelivery) -> Connect:
         where = delivery.destination
         if self._destinations and not any(is_below(where, root) for root in self._destinations):
             field = "delivery.destination"
-            raise InvalidMessage(f"{field}: doesn't lie below what this app delivers to", field)
+            raise InvalidMessage(f"{field}: doesn't lie below the destinations that this app allows", field)
         credential = Credential()
         if delivery.credentials is not None:
             credential = await asyncio.to_thread(self._credentials.find, delivery.credentials)
         make = functools.partial(self._open_sink, where, credential)
-        await make().close()  # a destination that can't be is refused before the sources are opened
+        await make().close()  # raises for a bad destination before the sources are opened
         place = f"{where} {delivery.credentials or ''}"
         return lambda: self._pool.sink(place, order.customer, make)
 
@@ -209,58 +205,58 @@ class Publisher:
         delivery: ReportDelivery,
         options: dict[str, Any],
         connect: Connect,
-        book: _Book,
-        told: Callable[[Headway], None],
+        rows: _FileRows,
+        on_progress: Callable[[PublishProgress], None],
         *,
         leave: bool,
     ) -> Published:
         maker = _FileMaker(report)
-        counter = _Counter(self._clock, report, told)
+        meter = _ProgressMeter(self._clock, report, on_progress)
         files: list[PublishedFile] = []
         while (file := await maker.file(len(files) + 1)) is not None:
             if files:
-                await book.begin(file.number, file.name)
-            parcel = FileToDeliver(
+                await rows.begin(file.number, file.name)
+            wanted = FileToDeliver(
                 name=file.name,
                 content=f"{report.id}-{file.number}",
                 companions=tuple(Companion[kind.upper()] for kind in delivery.companions),
                 **options,
             )
-            told_of = {FILE: file.name, DESTINATION: redact_url(delivery.destination)}
-            with span("deliver file", kind="client", attributes=told_of):
+            attributes = {FILE: file.name, DESTINATION: redact_url(delivery.destination)}
+            with span("deliver file", kind="client", attributes=attributes):
                 done = await deliver_file(
-                    parcel,
+                    wanted,
                     functools.partial(maker.chunks, file.number),
                     connect,
                     self._clock,
-                    record=book.row.record,
-                    note=functools.partial(book.note, maker),
-                    progress=counter.sent,
+                    record=rows.row.record,
+                    note=functools.partial(rows.note, maker),
+                    progress=meter.sent,
                     pace=self._pool.pace(report.order.customer),
                     leave=leave,
                 )
-            counter.next_file()
-            row = await book.end(done.record, before=done.duplicated)
+            meter.next_file()
+            row = await rows.end(done.record, before=done.duplicated)
             files.append(PublishedFile(row.name, row.size, row.rows, row.sha256, done.duplicated))
             if not maker.may_split:
                 break
         if not files:
-            await book.end(None)
+            await rows.end(None)
         return Published(files, bool(files) and all(file.duplicated for file in files))
 
 
-class _Book:
-    """The row of the file at hand; a ``blank`` one tells what all of an order's files have in common."""
+class _FileRows:
+    """Writes the audit row of the present file. ``common`` has the fields that an order's files share."""
 
-    def __init__(self, audit: Audit, blank: Row, attempt: AuditedAttempt, clock: Clock) -> None:
+    def __init__(self, audit: Audit, common: Row, attempt: AuditedAttempt, clock: Clock) -> None:
         self._audit = audit
-        self._blank = blank
+        self._common = common
         self._attempt = attempt
         self._clock = clock
         self.row: Row
 
     async def begin(self, number: int, name: str) -> None:
-        """Begin a file's row, or go on with the one that an earlier attempt left, and may still write to."""
+        """Begin a file's row, or take over that of an earlier attempt, which may still write to it."""
         for _ in range(CONFLICTS_MAX):
             try:
                 return await self._begin(number, name)
@@ -270,20 +266,20 @@ class _Book:
         raise Unavailable(f"the row of {name!r} changes too often")
 
     async def _begin(self, number: int, name: str) -> None:
-        told = self._attempt
-        known = await self._audit.find(self._blank.day, told.trace, number)
-        if known is not None and known.epoch > told.epoch:
-            raise Fenced(f"attempt {known.epoch} at {told.trace!r} goes on with {known.name!r}", known.epoch)
-        begun = msgspec.structs.replace(self._blank, number=number, started_at=self._clock.wall())
+        ours = self._attempt
+        known = await self._audit.find(self._common.day, ours.trace, number)
+        if known is not None and known.epoch > ours.epoch:
+            raise Fenced(f"attempt {known.epoch} at {ours.trace!r} owns {known.name!r}", known.epoch)
+        begun = msgspec.structs.replace(self._common, number=number, started_at=self._clock.wall())
         row = known or begun
         await self._keep(
             msgspec.structs.replace(
-                row, name=name, epoch=told.epoch, attempts=told.attempt, state=TaskState.RUNNING, error=""
+                row, name=name, epoch=ours.epoch, attempts=ours.attempt, state=TaskState.RUNNING, error=""
             )
         )
 
     async def note(self, maker: _FileMaker, record: Record) -> None:
-        """Keep how far its delivery is; the last step is kept with its end."""
+        """Keep the record of the delivery; the last record is kept by ``end``."""
         made = maker.made
         rows = made.rows if made is not None and made.ended else self.row.rows
         row = msgspec.structs.replace(
@@ -295,7 +291,7 @@ class _Book:
             await self._keep(row)
 
     async def end(self, record: Record | None, *, before: bool = False) -> Row:
-        """It is delivered, perhaps ``before`` this attempt, or there is nothing to deliver."""
+        """End the row: the file is delivered, perhaps ``before`` this attempt, or there is no file."""
         ended_at = (before and self.row.ended_at) or self._clock.wall()
         await self._keep(
             msgspec.structs.replace(self.row, record=record, state=TaskState.SUCCEEDED, ended_at=ended_at)
@@ -303,15 +299,14 @@ class _Book:
         return self.row
 
     async def fail(self, error: BaseException) -> None:
-        """The attempt failed: for good, or for another to come."""
+        """Write the error of the attempt, and whether another one follows."""
         if isinstance(error, Fenced) or self.row.state is TaskState.SUCCEEDED:
             return
-        told = self._attempt
         permanent = isinstance(error, HoldfastError) and error.retry is Retry.NEVER
         cancelled = not isinstance(error, Exception)
-        over = permanent or cancelled or told.attempt >= told.tries
-        text = "it was told to end" if cancelled else f"{type(error).__name__}: {error}"
-        with contextlib.suppress(HoldfastError):  # the first error is the one to tell
+        over = permanent or cancelled or self._attempt.attempt >= self._attempt.tries
+        text = "the attempt was cancelled" if cancelled else f"{type(error).__name__}: {error}"
+        with contextlib.suppress(HoldfastError):  # the first error is raised
             await self._keep(
                 msgspec.structs.replace(
                     self.row,
@@ -327,9 +322,8 @@ class _Book:
 
 
 class _FileMaker:
-    """Makes a report's files, each as often as it is asked for, and each but once if all goes well.
-
-    ``made`` is the file at hand."""
+    """Makes a report's files by number, once each if no delivery begins again. ``made`` is the present
+    file."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -340,11 +334,11 @@ class _FileMaker:
         self.may_split = isinstance(options, Xlsx) and options.overflow == "files"
 
     async def file(self, number: int) -> ReportFile | None:
-        """The file of that number, if there is one."""
+        """Return the file of a number, or None."""
         return await asyncio.to_thread(self._seek, number)
 
     def chunks(self, number: int) -> Generator[bytes, None, None]:
-        """Its bytes, from the beginning."""
+        """Yield the bytes of a file, from its beginning."""
         file = self._seek(number)
         if file is None:
             return
@@ -371,43 +365,43 @@ class _FileMaker:
         return self.made
 
 
-class _Counter:
-    """Turns what is sent of each file into headway of the whole."""
+class _ProgressMeter:
+    """Turns the bytes sent of each file into the progress of the order."""
 
-    def __init__(self, clock: Clock, report: Report, told: Callable[[Headway], None]) -> None:
+    def __init__(self, clock: Clock, report: Report, on_progress: Callable[[PublishProgress], None]) -> None:
         self._clock = clock
         self._report = report
-        self._told = told
+        self._on_progress = on_progress
         self._began_at = clock.monotonic()
         self._before = 0
         self._size = 0
 
     def sent(self, size: int) -> None:
-        """So much of the file at hand is made and sent."""
+        """Report that ``size`` bytes of the present file are sent."""
         self._size = size
         sent, read = self._before + size, self._report.progress
-        # What is read and made is ahead of what is sent.
+        # Reading and formatting are ahead of sending.
         fraction = read.fraction * min(1.0, sent / max(1, read.bytes_out))
         took_s = max(1e-3, self._clock.monotonic() - self._began_at)
         left_s = took_s * (1 - fraction) / fraction if fraction > 0 else None
-        self._told(Headway(fraction, sent, read.rows, sent / took_s, left_s))
+        self._on_progress(PublishProgress(fraction, sent, read.rows, sent / took_s, left_s))
 
     def next_file(self) -> None:
-        """The file at hand is delivered."""
+        """Go on to the next file."""
         self._before += self._size
         self._size = 0
 
 
 def delivery_of(order: ReportOrder) -> tuple[ReportDelivery, dict[str, Any]]:
-    """An order's delivery, with its options. Raises InvalidMessage that names the field."""
+    """Return an order's delivery and its options. Raises InvalidMessage that names the field."""
     delivery = order.delivery
     if delivery is None:
-        raise InvalidMessage("delivery: is missing; say where the files go", "delivery")
+        raise InvalidMessage("delivery: is missing; name the destination of the files", "delivery")
     for name, value in delivery.options.items():
         field = f"delivery.options.{name}"
         if name not in OPTIONS:
-            raise InvalidMessage(f"{field}: is no option; there are {', '.join(OPTIONS)}", field)
+            raise InvalidMessage(f"{field}: must be one of {', '.join(OPTIONS)}", field)
         if type(value) is not OPTIONS[name] or (name == "if_gone" and value not in ("leave", "send")):
             kind = "leave or send" if name == "if_gone" else "true or false"
-            raise InvalidMessage(f"{field}: is {value!r}; it is {kind}", field)
+            raise InvalidMessage(f"{field}: is {value!r}; it must be {kind}", field)
     return delivery, dict(delivery.options)

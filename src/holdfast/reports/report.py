@@ -20,7 +20,7 @@ from holdfast.reports.formats.csv import CsvFormat
 from holdfast.reports.formats.styles import Styles
 from holdfast.reports.formats.xlsx import SheetFormat, SheetSource, Workbook, too_many
 from holdfast.reports.formats.zip import ZipStream
-from holdfast.reports.memory import keep_little
+from holdfast.reports.memory import limit_kept_memory
 from holdfast.reports.names import remote_name
 from holdfast.reports.order import Csv, ReportOrder, Xlsx, check, encode
 from holdfast.reports.pipeline import in_order, read_ahead
@@ -29,15 +29,15 @@ from holdfast.reports.sources.places import Secrets
 from holdfast.reports.sources.table import TableReader, open_table
 
 READ_AHEAD_BYTES = 4 * 1024 * 1024
-"""Decoded rows that wait to be formatted, at most."""
+"""Bytes of decoded rows that may wait to be formatted."""
 
 THREADS_MAX = 4
 
 
 class ReportProgress(NamedTuple):
-    """The progress of a report. Totals that aren't known are None.
+    """The progress of a report. Unknown totals are None.
 
-    ``rows``, ``source_bytes``: read so far. ``bytes_out``: handed out so far, of all files.
+    ``rows``, ``source_bytes``: read so far. ``bytes_out``: made so far, of all files.
     """
 
     rows: int
@@ -57,8 +57,8 @@ class ReportProgress(NamedTuple):
 class ReportFile:
     """One file of a report: its number from 1 and its remote name.
 
-    ``chunks`` are read once, to their end; the next file begins where this one ended. ``rows``, ``bytes`` and
-    ``replaced`` (characters that couldn't be written as they were) are final then.
+    Read ``chunks`` once, to their end, before the next file. ``rows``, ``bytes`` and ``replaced`` (values
+    with characters that the format lacks) are final then.
     """
 
     def __init__(self, number: int, name: str) -> None:
@@ -74,20 +74,19 @@ class ReportFile:
 class Report:
     """An order whose sources are found and checked; as a context manager it ends its threads.
 
-    Everything that can be known before a byte is sent is raised by the constructor: InvalidMessage for the
-    order, naming the field; UnwritableColumn; UnreadableSource; TooManyRows; Unavailable.
+    The constructor raises all errors that are known before the first byte: InvalidMessage, which names the
+    order's field, UnwritableColumn, UnreadableSource, TooManyRows, Unavailable.
 
     Args:
-        ordered_at: with a zone; dates the files' names if the order names no date.
+        ordered_at: the time of the order, with a zone. It dates the files' names if the order names no date.
         secrets: finds the secret of a name.
-        roots: folders and prefixes that sources must lie in, as URLs; any, if there are none.
-        on_progress: told after every chunk, in the caller's thread.
-        threads: to format and compress on; by default the cores there are, four at most.
+        roots: URLs that sources must lie below; without any, all sources are allowed.
+        on_progress: called after each chunk, in the caller's thread.
+        threads: for formatting and compression; by default one for each core, up to four.
 
     Attributes:
-        cut: whether ``files`` left rows out, as it was asked to.
-        id: changes with the order and with the sources, and with nothing else: reports of one id have the
-            same bytes.
+        cut: whether ``files`` left out rows after its sample.
+        id: an identity of the bytes: it follows from the order and the sources alone.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Report:
         threads: int | None = None,
     ) -> None:
         check(order)
-        keep_little()
+        limit_kept_memory()
         self.order = order
         self._ordered_at = ordered_at
         self._on_progress = on_progress
@@ -116,8 +115,8 @@ class Report:
         self.rows_total = None if None in counts else sum(count or 0 for count in counts)
         self.source_bytes_total = sum(table.source_bytes for table in self.tables)
         versions = "".join(table.version for table in self.tables)
-        told = encode(msgspec.structs.replace(order, delivery=None)) + versions.encode()
-        self.id = hashlib.sha256(told + remote_name(order, ordered_at).encode()).hexdigest()
+        content = encode(msgspec.structs.replace(order, delivery=None)) + versions.encode()
+        self.id = hashlib.sha256(content + remote_name(order, ordered_at).encode()).hexdigest()
         self._threads = threads or min(THREADS_MAX, Machine().whole_cores)
         self.cut = False
         self._rows = 0
@@ -133,7 +132,7 @@ class Report:
         self.close()
 
     def close(self) -> None:
-        """End reading and formatting, done or not."""
+        """Stop reading and formatting."""
         self._stack.close()
 
     @property
@@ -144,11 +143,10 @@ class Report:
         )
 
     def files(self, sample_bytes: float = math.inf) -> Iterator[ReportFile]:
-        """The files, one after the other: none for an empty result if so ordered.
+        """Yield the files, one after the other; none for an empty result, if the order says so.
 
-        Of each table only the first rows, if more than ``sample_bytes`` would be read, decoded or not. A
-        second call begins anew, and ends what the first left. Raises UnreadableSource, UnwritableColumn,
-        TooManyRows and Unavailable.
+        Of each table, only the first rows are read, up to about ``sample_bytes``. Another call begins again
+        and ends the earlier one. Raises UnreadableSource, UnwritableColumn, TooManyRows and Unavailable.
         """
         self.close()
         self._rows = self._bytes_out = 0
@@ -173,11 +171,8 @@ class Report:
             number += 1
 
     def chunks(self, number: int = 1) -> Iterator[bytes]:
-        """The bytes of one file, made from the beginning; what comes before it is made and dropped.
-
-        The same each time, so that a delivery can begin anew or go on. No bytes if there is no such file.
-        Raises as ``files`` does.
-        """
+        """Yield the bytes of one file, the same at each call. Earlier files are made and dropped. There are
+        no bytes if the report has no such file. Raises the errors of ``files``."""
         for file in self.files():
             if file.number == number:
                 yield from file.chunks
@@ -186,7 +181,8 @@ class Report:
                 pass
 
     def preview(self, rows: int) -> list[bytes]:
-        """The header and the first rows as CSV lines, as far as the format has them; without progress."""
+        """Return the header, if the format has one, and the first rows as CSV lines. Progress isn't
+        counted."""
         table = self.tables[0]
         options = self.order.format if isinstance(self.order.format, Csv) else Csv(unfit="replace")
         options = msgspec.structs.replace(options, compression="none", encoding="utf-8", line_end="\n")

@@ -1,4 +1,4 @@
-"""The console's page of reports: which files were ordered for a day, how each stands, and where it went."""
+"""The console's page of reports: the ordered files of a day, their states and destinations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OFFSET_MAX = 10**9 - 1
 
 
 class FileQuestion(NamedTuple):
-    """The query of the page of files: which of them are asked for, and how many to pass over."""
+    """The query of the page of files. ``offset``: the number of files to skip."""
 
     day: dt.date
     customer: str = ""
@@ -30,7 +30,7 @@ class FileQuestion(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The address of the page that answers it."""
+        """The address of the page."""
         named = {"date": self.day, "customer": self.customer, "state": self.state and self.state.value}
         named |= {"app": self.app, "from": self.offset or None}
         return f"/reports?{urlencode({name: value for name, value in named.items() if value})}"
@@ -45,7 +45,7 @@ class ReportPages:
     async def day(self, request: web.Request) -> web.Response:
         """Answer with the files of a day."""
         services = self._parts.services
-        question = _asked(request, today(services))
+        question = _question(request, today(services))
         apps, found, refused = list[str](), FilesFound([], complete=True), ""
         try:
             apps = await services.task_apps()
@@ -76,7 +76,7 @@ class ReportPages:
         )
 
 
-def _asked(request: web.Request, today: dt.date) -> FileQuestion:
+def _question(request: web.Request, today: dt.date) -> FileQuestion:
     query = request.query
     try:
         day = dt.date.fromisoformat(query.get("date", "") or today.isoformat())
@@ -84,14 +84,16 @@ def _asked(request: web.Request, today: dt.date) -> FileQuestion:
     except ValueError as error:
         raise RequestRefused(400, "reports", "No such files", str(error)) from None
     if not dt.date.min < day < dt.date.max:
-        raise RequestRefused(400, "reports", "No such files", "there is no day before or after this one")
+        raise RequestRefused(
+            400, "reports", "No such files", "it is the first or the last day of the calendar"
+        )
     offset = whole_number(query.get("from", ""), OFFSET_MAX) or 0
     customer = query.get("customer", "").strip()
     return FileQuestion(day, customer, state, query.get("app", ""), offset)
 
 
 def _task_path(row: Row) -> str:
-    """Return the address of the page of a file's task; "" for one that was published without a task."""
+    """Return the address of the page of a file's task; "" for a file without a task."""
     return f"/task?{urlencode({'app': row.app, 'trace': row.trace})}" if row.app else ""
 
 

@@ -1,4 +1,4 @@
-"""The rows of a table, taken as the files and sheets of a report need them."""
+"""The rows of a table, for the files and sheets of a report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TableRows:
         self._held: pa.RecordBatch | None = None
 
     def peek(self) -> pa.RecordBatch | None:
-        """The next batch, which stays the next one; None at the end."""
+        """Return the next batch without taking it; None at the end."""
         while self._held is None or not self._held.num_rows:
             self._held = next(self._batches, None)
             if self._held is None:
@@ -23,7 +23,7 @@ class TableRows:
         return self._held
 
     def take(self, rows: int) -> Iterator[pa.RecordBatch]:
-        """The next batches, of so many rows together."""
+        """Yield the next batches, up to ``rows`` rows together."""
         while rows and (batch := self.peek()) is not None:
             taken = batch.slice(0, rows)
             self._held = batch.slice(taken.num_rows)
@@ -31,11 +31,10 @@ class TableRows:
             yield taken
 
     def all(self) -> Iterator[pa.RecordBatch]:
-        """The batches that are left."""
+        """Yield the remaining batches."""
         while (batch := self.peek()) is not None:
             self._held = None
             yield batch
 
     def close(self) -> None:
-        """Read no further."""
         self._batches.close()

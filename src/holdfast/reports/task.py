@@ -1,6 +1,6 @@
 """The task type ``report.publish``: an order in, files at the customer's server out.
 
-An app gets it by :func:`holdfast.reports.publish_reports`, which knows the services.
+:func:`holdfast.reports.publish_reports` declares it, and knows the services.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.extend.tools import Backoff, redact_url
 from holdfast.reports.audit import TASK_TYPE, AuditedAttempt
 from holdfast.reports.faults import TooManyRows, UnreadableSource, UnwritableColumn
 from holdfast.reports.order import ReportOrder, from_plain, plain_json
-from holdfast.reports.publish import Headway, Misread, Publisher, delivery_of
+from holdfast.reports.publish import InvalidOrder, Publisher, PublishProgress, delivery_of
 from holdfast.reports.wire import OrderMessage, plain_protobuf
 
 PERMANENT = (
@@ -32,7 +32,7 @@ PERMANENT = (
     UnreadableSource,
     UnwritableColumn,
 )
-"""What no other attempt can help; a refused login is a ConfigError."""
+"""Errors that another attempt can't help. A refused login is a ConfigError."""
 
 SETTINGS: TaskSettings = {
     "permanent": PERMANENT,
@@ -46,28 +46,28 @@ SETTINGS: TaskSettings = {
     "group": "customer",
     "group_limit": 2,
 }
-"""Of ``App.task``, unless said otherwise. An attempt may take hours, as long as it advances."""
+"""Default settings of ``App.task``. An attempt may take hours while it makes progress."""
 
-TOLD_CHARS_MAX = 128
-"""Of what an order tells that can't be understood."""
+FIELD_CHARS_MAX = 128
+"""Characters of an invalid order's field in its audit row."""
 
 Opened = Callable[[Job], AbstractAsyncContextManager[tuple[Publisher, float]]]
-"""Gives a publisher for the length of an attempt, and when its task was ordered (wall time in seconds)."""
+"""Opens a publisher for one attempt, and returns it with the wall time (s) when its task was ordered."""
 
 
 class OrderBody:
     """A body that is an order: JSON, or a ``holdfast.reports.v1.ReportOrder``."""
 
     @staticmethod
-    def read_body(data: bytes, name: str) -> ReportOrder | Misread:
-        """The order, checked. What is wrong with it is raised by its attempt, and told of in the audit."""
+    def read_body(data: bytes, name: str) -> ReportOrder | InvalidOrder:
+        """Return the checked order. The error of an invalid one is raised by its attempt, and audited."""
         plain: object = None
         try:
             plain = _plain(data, name)
             order = from_plain(plain)
             delivery_of(order)
         except InvalidMessage as error:
-            return _misread(plain, error)
+            return _invalid(plain, error)
         return order
 
 
@@ -82,41 +82,34 @@ def _plain(data: bytes, name: str) -> object:
     return plain_protobuf(data)
 
 
-def _misread(plain: object, error: InvalidMessage) -> Misread:
+def _invalid(plain: object, error: InvalidMessage) -> InvalidOrder:
     order = plain if isinstance(plain, dict) else {}
     delivery, day = order.get("delivery"), None
     with contextlib.suppress(TypeError, ValueError):
         day = dt.date.fromisoformat(order.get("date"))  # type: ignore[arg-type]
-    return Misread(
+    return InvalidOrder(
         error,
-        customer=_told(order.get("customer")),
-        report=_told(order.get("report")),
+        customer=_field(order.get("customer")),
+        report=_field(order.get("report")),
         date=day,
-        destination=_told(delivery.get("destination") if isinstance(delivery, dict) else None),
+        destination=_field(delivery.get("destination") if isinstance(delivery, dict) else None),
     )
 
 
-def _told(value: object) -> str:
-    """A text, as far as it can be a key and be shown."""
-    # What is cut within a password could no more be known to hold one.
-    return redact_url(value)[:TOLD_CHARS_MAX] if isinstance(value, str) and value.isprintable() else ""
+def _field(value: object) -> str:
+    """Return a text that can be a key and be shown; empty for another value."""
+    # Redacted first: a cut password can't be recognized.
+    return redact_url(value)[:FIELD_CHARS_MAX] if isinstance(value, str) and value.isprintable() else ""
 
 
 def declare(app: App, opened: Opened, *, name: str = TASK_TYPE, **settings: Unpack[TaskSettings]) -> None:
     """Declare the task type in an app, with ``settings`` of ``App.task`` in place of ``SETTINGS``. Its value
-    is what ``Publisher.publish`` returns; its progress tells bytes, rows, bytes a second and seconds left."""
+    is a ``Published``; its progress has bytes, rows, bytes a second and seconds left."""
 
-    async def publish(order: ReportOrder | Misread, job: Job) -> dict[str, Any]:
-        def told(headway: Headway) -> None:
-            left = {} if headway.left_s is None else {"left_s": headway.left_s}
-            job.progress(
-                headway.fraction,
-                str(headway),
-                bytes=headway.bytes,
-                rows=headway.rows,
-                rate=headway.rate,
-                **left,
-            )
+    async def publish(order: ReportOrder | InvalidOrder, job: Job) -> dict[str, Any]:
+        def on_progress(now: PublishProgress) -> None:
+            left = {} if now.left_s is None else {"left_s": now.left_s}
+            job.progress(now.fraction, str(now), bytes=now.bytes, rows=now.rows, rate=now.rate, **left)
 
         job.progress(0.0, "opens the sources")
         async with opened(job) as (publisher, ordered_at):
@@ -128,11 +121,13 @@ def declare(app: App, opened: Opened, *, name: str = TASK_TYPE, **settings: Unpa
                 tries=job.tries,
                 epoch=job.epoch,
             )
-            if isinstance(order, Misread):
+            if isinstance(order, InvalidOrder):
                 await publisher.refuse(order, attempt)
-            published: dict[str, Any] = msgspec.to_builtins(await publisher.publish(order, attempt, told))
+            published: dict[str, Any] = msgspec.to_builtins(
+                await publisher.publish(order, attempt, on_progress)
+            )
         return published
 
-    body: Any = OrderBody  # reads bodies as what its method returns, which no checker knows
+    body: Any = OrderBody  # bodies have the type that its method returns, which no type checker knows
     chosen: TaskSettings = {**SETTINGS, **settings}
     app.task(name, body=body, **chosen)(publish)

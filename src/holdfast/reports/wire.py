@@ -1,5 +1,5 @@
-"""Orders as protobuf. The classes are made from the compiled description of ``order.proto``: so there is no
-generated code, and no demand for one version of protobuf."""
+"""Orders as protobuf. The classes are made from the compiled ``order.proto``: generated code would demand one
+version of protobuf."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ _LISTS = ("in", "not in")
 
 
 def decode_protobuf(body: bytes) -> ReportOrder:
-    """The order in ``body``, checked. Raises InvalidMessage that names the field as the JSON order has it."""
+    """Return the checked order in a protobuf body. Raises InvalidMessage with the field's name in JSON."""
     return from_plain(plain_protobuf(body))
 
 
 def plain_protobuf(body: bytes) -> object:
-    """Decode ``body``, a protobuf message, to what JSON would hold. Raises InvalidMessage."""
+    """Decode a protobuf body to the values of a JSON order. Raises InvalidMessage."""
     try:
         return _order(OrderMessage.FromString(body))
     except DecodeError as error:
-        raise InvalidMessage(f"the order is no holdfast.reports.v1.ReportOrder: {error}", "order") from error
+        raise InvalidMessage(
+            f"the order isn't a holdfast.reports.v1.ReportOrder: {error}", "order"
+        ) from error
 
 
 def encode_protobuf(order: ReportOrder) -> bytes:
-    """The order as protobuf, the same bytes for the same order; defaults are left out."""
+    """Return the order as protobuf, without defaults: equal orders give equal bytes."""
     plain = msgspec.json.decode(encode(order))
     form = plain.pop("format", {"type": "csv"})
     plain[form.pop("type")] = form
@@ -70,7 +72,7 @@ def _order(message: Message) -> dict[str, Any]:
 
 
 def _plain(message: Message) -> Any:
-    """The fields that are set."""
+    """Return the fields that are set."""
     if message.DESCRIPTOR.name == "Value":
         kind = message.WhichOneof("kind")
         return None if kind is None else getattr(message, kind)
@@ -91,9 +93,9 @@ def _one(value: Any) -> Any:
 
 def _fill(message: Any, plain: Mapping[str, Any]) -> None:
     for name, value in plain.items():
-        field, told = getattr(message, name), message.DESCRIPTOR.fields_by_name[name]
-        if isinstance(value, Mapping) and told.is_repeated:
-            holds_values = told.message_type.fields_by_name["value"].message_type
+        field, kind = getattr(message, name), message.DESCRIPTOR.fields_by_name[name]
+        if isinstance(value, Mapping) and kind.is_repeated:
+            holds_values = kind.message_type.fields_by_name["value"].message_type
             for key, item in value.items():
                 if holds_values:
                     _set(field[key], item)
@@ -102,17 +104,17 @@ def _fill(message: Any, plain: Mapping[str, Any]) -> None:
         elif isinstance(value, Mapping):
             field.SetInParent()
             _fill(field, value)
-        elif told.is_repeated and told.message_type:
+        elif kind.is_repeated and kind.message_type:
             for item in value:
                 fill = _fill if isinstance(item, Mapping) else _set
                 fill(field.add(), item)
-        elif told.is_repeated:
+        elif kind.is_repeated:
             field.extend(value)
         else:
             setattr(message, name, value)
 
 
 def _set(message: Any, value: Any) -> None:
-    """A value of the kind that it is; ``bool`` first, which is an ``int`` to Python."""
+    """Set the field of a ``Value`` that has the type of the given one."""
     kinds = {bool: "truth", int: "integer", float: "number", str: "text"}
     setattr(message, kinds[type(value)], value)

@@ -146,7 +146,7 @@ def test_an_order_may_come_from_a_file(place: Path, holdfast: Holdfast, source: 
     "arguments, code, said",
     [
         (["missing.parquet", "./out"], 1, "missing.parquet"),
-        (["sales.parquet", "./nowhere"], 2, "nowhere isn't there"),
+        (["sales.parquet", "./nowhere"], 2, "nowhere doesn't exist"),
         (["sales.parquet", "./out", "--option", "delimiter"], 2, "NAME=VALUE"),
         (["sales.parquet", "./out", "--option", "delimter=;"], 1, "delimter"),
         (["sales.parquet", "./out", "--name", "../x"], 1, "name"),
@@ -189,7 +189,7 @@ def test_where_many_wait_it_says_that_some_are_left_out(
         await services.task_store("reports").queue([Task(f"w{n}", "report.publish") for n in range(3)])
 
     arrange(leave)
-    monkeypatch.setattr(listing, "LOOKED_AT_MAX", 2)
+    monkeypatch.setattr(listing, "TASKS_READ_MAX", 2)
     told = holdfast("reports", "status", "--of", "reports", "--json")
     assert ([row["trace"] for row in told.lines], told.code) == (["w0", "w1"], 0)
     assert "There may be more" in told.err
@@ -326,7 +326,7 @@ def test_a_cancelled_task_cleans_up_at_the_server(
     assert [path.suffix for path in ftp_server.files.iterdir()] == [".part"]
     assert holdfast("tasks", "cancel", "reports", "night").code == 0
     row = arrange(row_once(lambda row: row.state is State.FAILED))
-    assert row.error == "it was told to end"
+    assert row.error == "the attempt was cancelled"
     assert list(ftp_server.files.iterdir()) == []
     assert process.end() == 0
     assert holdfast("reports", "status", "--date", "2024-02-29").code == 1

@@ -6,5 +6,5 @@ from holdfast.extend.commands import LazyCommand
 
 REPORTS = LazyCommand(
     "holdfast.reports.commands.reports:app",
-    "Publish a report, and see what became of those that were ordered.",
+    "Publish a report, and list ordered ones.",
 )

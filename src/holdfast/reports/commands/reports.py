@@ -1,4 +1,4 @@
-"""``holdfast reports``: publish one without any queue, and see what became of those that were ordered."""
+"""``holdfast reports``: publish a report without a queue, and list ordered ones."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from cyclopts import App, Parameter
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from holdfast.errors import ConfigError
-from holdfast.extend import TaskState
+from holdfast.extend import TaskState, extra
 from holdfast.extend.commands import DEFAULTS, Json, Options, audited, exits, output
 from holdfast.extend.products import MemoryRegistry, Services
 from holdfast.extend.tools import redact_url
-from holdfast.reports.assembly import report_publisher, report_sample
+from holdfast.reports.assembly import report_publisher
 from holdfast.reports.audit import Audit, AuditedAttempt, Row
 from holdfast.reports.deliver_credentials import Credentials
 from holdfast.reports.listing import LEFT_OUT, files_of, today
 from holdfast.reports.order import ReportOrder, from_plain
 
-app = App(name="reports", help="Reports: publish one, and see what became of those that were ordered.")
+app = App(name="reports", help="Publish a report, and list ordered ones.")
 
 PREVIEW_ROWS = 10
 COLUMNS = ("customer", "report", "name", "state", "ended", "bytes", "rows", "sha256", "attempts", "error")
@@ -53,10 +53,10 @@ async def publish(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Read a query's result, format it, and deliver it; no queue and no node is needed.
+    """Read a query's result, format it, and deliver it, without a queue and a node.
 
-    With `--dry-run` nothing is sent: it prints the columns, the first rows as they would be written, and
-    about how large the file would be.
+    With `--dry-run` nothing is sent: the command prints the columns, the first rows as they would be written,
+    and the size of the file.
 
     ```
     holdfast reports publish sales.parquet sftp://sftp.acme.example/in --format xlsx --credentials acme
@@ -65,21 +65,22 @@ async def publish(
     ```
 
     Args:
-        source: URL or path of a file; ending with `/` all files below, ending with `*` all that begin so.
+        source: URL or path of a file; with `/` at the end, all files below; with `*`, all files with this
+            prefix.
         destination: URL of the customer's folder, or a path.
-        form: What it is written as.
-        name: Template of the remote name; without it, the source's name.
-        column: A column to write, as SOURCE or SOURCE=TITLE; may be repeated. Without it, all.
+        form: The format of the file.
+        name: Template of the remote name; by default the source's name.
+        column: A column to write, as SOURCE or SOURCE=TITLE; may be repeated. By default all.
         option: An option of the format, as NAME=VALUE; may be repeated.
-        customer: Whose report it is, for names.
-        report: What it is called, for names; without it, the source's name.
-        time_zone: The customer's.
-        companion: A small file beside it, written after it.
+        customer: The customer, for names.
+        report: The report's name, for names; by default the source's name.
+        time_zone: The customer's time zone.
+        companion: A small file beside the report, written after it.
         credentials: Name of the secret that opens the destination.
-        credentials_file: TOML file of secrets; without it, they are in the environment.
-        order: JSON file with an order; what is said here stands in place of its sources and its delivery.
+        credentials_file: TOML file of secrets; by default they are in the environment.
+        order: JSON file with an order; these arguments replace its sources and its delivery.
         dry_run: Send nothing.
-        record: Tell of it in the store, for `holdfast reports status` and the audit log.
+        record: Record it in the store, for `holdfast reports status` and the audit log.
         json: Print JSON.
     """
     config = options.load()
@@ -109,7 +110,7 @@ async def publish(
         registry = services.registry() if record else MemoryRegistry(services.clock)
         trace = f"cli-{services.clock.new_id()}"
         async with contextlib.AsyncExitStack() as stack:
-            if record:  # without it no cluster hears of this
+            if record:  # else nothing is written to the cluster's store
                 where = {"destination": redact_url(plain["delivery"]["destination"]), "trace": trace}
                 subject = f"{wanted.customer} {wanted.report}"
                 await stack.enter_async_context(audited(services, "publish a report", subject, where))
@@ -117,12 +118,12 @@ async def publish(
                 report_publisher(services.clock, registry, known, access=services.access)
             )
             with _bar(quiet=json) as progress:
-                bar = progress.add_task(wanted.report, total=1.0, note="opens the sources")
+                bar = progress.add_task(wanted.report, total=1.0, note="opening the sources")
                 published = await publisher.publish(
                     wanted,
                     AuditedAttempt(trace=trace, ordered_at=services.clock.wall()),
-                    lambda headway: progress.update(bar, completed=headway.fraction, note=str(headway)),
-                    leave=False,  # its trace is its own: who publishes again begins anew
+                    lambda now: progress.update(bar, completed=now.fraction, note=str(now)),
+                    leave=False,  # another call has another trace, and can't resume this one
                 )
     if json:
         output.json_line(published)
@@ -130,7 +131,7 @@ async def publish(
     for file in published.files:
         output.say(f"{file.name}: {file.size} bytes, {file.rows} rows, sha256 {file.sha256}")
     if not published.files:
-        output.say("the result is empty: no file was ordered for that")
+        output.say("the result is empty: the order delivers no file then")
     return exits.OK
 
 
@@ -144,8 +145,7 @@ async def status(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """List the files of a day: how each stands, its size, its checksum, its attempts. The exit code is 1 if
-    one has failed.
+    """List the files of a day: state, size, checksum, attempts. The exit code is 1 if a file has failed.
 
     ```
     holdfast reports status --date 2024-02-29
@@ -153,11 +153,11 @@ async def status(
     ```
 
     Args:
-        date: The day that the reports are for; without it, today in UTC.
-        customer: Only those of this customer.
-        state: Only those that stand so.
-        of: Name of an app, of which reports that nobody has begun are listed too: those that wait, whatever
-            their day, and those that ended so on this day.
+        date: The reports' day; by default today in UTC.
+        customer: Only files of this customer.
+        state: Only files of this state.
+        of: Name of an app, whose reports that no node has begun are listed too: those that wait, of any day,
+            and those that ended on this day.
         json: Print JSON lines.
     """
     async with options.services(reads_only=True) as services:
@@ -175,7 +175,7 @@ async def status(
 
 @app.command
 async def forget(before: dt.date, /, *, options: Options = DEFAULTS) -> None:
-    """Drop what is known of the files of days before a date.
+    """Drop the records of files of days before a date.
 
     ```
     holdfast reports forget 2024-01-01
@@ -189,22 +189,25 @@ async def forget(before: dt.date, /, *, options: Options = DEFAULTS) -> None:
         audited(services, "forget reports", f"before {before}"),
     ):
         dropped = await Audit(services.registry(), services.clock).forget(before)
-    output.say(f"{dropped} files are forgotten")
+    output.say(f"{dropped} files forgotten")
 
 
 async def _show(order: ReportOrder, now: float, known: Credentials, *, json: bool) -> int:
+    with extra("reports", "report.publish"):
+        from holdfast.reports.dry_run import dry_run  # noqa: PLC0415
+
     ordered_at = dt.datetime.fromtimestamp(now, dt.UTC)
-    outlook = await asyncio.to_thread(report_sample, order, ordered_at, known, PREVIEW_ROWS)
+    found = await asyncio.to_thread(dry_run, order, ordered_at, known.fields, PREVIEW_ROWS)
     if json:
-        output.json_line(outlook)
+        output.json_line(found)
         return exits.OK
-    output.console().print(output.table(outlook.name, ("column", "type"), outlook.columns))
+    output.console().print(output.table(found.name, ("column", "type"), found.columns))
     output.say("")
-    for line in outlook.lines:
+    for line in found.lines:
         output.say(line)
     output.say("")
-    rows = "an unknown number of" if outlook.rows is None else str(outlook.rows)
-    output.say(f"{rows} rows, {'' if outlook.exact else 'about '}{outlook.size} bytes")
+    rows = "an unknown number of" if found.rows is None else str(found.rows)
+    output.say(f"{rows} rows, {'' if found.exact else 'about '}{found.size} bytes")
     return exits.OK
 
 
@@ -226,11 +229,11 @@ def _read(order: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"--order {order} can't be read: {error.strerror}") from None
     except msgspec.DecodeError as error:
-        raise ConfigError(f"--order {order} is no JSON object: {error}") from None
+        raise ConfigError(f"--order {order} isn't a JSON object: {error}") from None
 
 
 def _options(texts: Sequence[str]) -> dict[str, Any]:
-    """Options of the format: numbers, true and false as in JSON, all else as text."""
+    """Return options of the format: numbers, true and false as in JSON, other values as text."""
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -255,9 +258,9 @@ def _destination(text: str) -> str:
 
 
 def _record(row: Row) -> dict[str, Any]:
-    told = {name: getattr(row, name) for name in row.__struct_fields__ if name != "record"}
+    fields = {name: getattr(row, name) for name in row.__struct_fields__ if name != "record"}
     times = ("ordered_at", "started_at", "ended_at")
-    return told | {name: output.moment(getattr(row, name)) for name in times}
+    return fields | {name: output.moment(getattr(row, name)) for name in times}
 
 
 def _cells(row: Row) -> tuple[Any, ...]:

@@ -1,1 +1,1 @@
-"""Formatting: from batches of rows to the bytes of a file."""
+"""Formats: from batches of rows to the bytes of a file."""

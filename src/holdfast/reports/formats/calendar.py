@@ -1,5 +1,5 @@
-"""Dates and timestamps as text, put together from tables: days and seconds of a day repeat, and formatting
-each anew takes longer than all numbers of a row."""
+"""Dates and timestamps as text, from tables of days and of seconds of a day: to format each value would take
+longer than all numbers of a row."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _TIMESTAMP = re.compile(rf"({_DATE})({_TIME})(%\.f)?(%:z)?", re.DOTALL)
 
 
 class Texts(NamedTuple):
-    """``text`` is right for all values but those that are ``outside`` the tables."""
+    """Texts of dates. ``text`` is wrong for values ``outside`` the tables."""
 
     text: pl.Expr
     outside: pl.Expr
 
 
 def date_texts(value: pl.Expr, pattern: str) -> Texts | None:
-    """Dates by a strftime pattern; None for one that tables can't help with."""
+    """Return the texts of dates by a strftime pattern; None for a pattern that the tables don't support."""
     if not re.fullmatch(_DATE, pattern, re.DOTALL):
         return None
     days = value.to_physical().cast(pl.Int64)
@@ -38,7 +38,7 @@ def date_texts(value: pl.Expr, pattern: str) -> Texts | None:
 
 
 def timestamp_texts(value: pl.Expr, type_: pa.DataType, pattern: str, zone: str | None) -> Texts | None:
-    """Timestamps by a strftime pattern, in ``zone`` if they have one; None as above."""
+    """Return the texts of timestamps by a strftime pattern, in ``zone`` if they have one; None as above."""
     found = _TIMESTAMP.fullmatch(pattern)
     if found is None:
         return None
@@ -61,7 +61,7 @@ def timestamp_texts(value: pl.Expr, type_: pa.DataType, pattern: str, zone: str 
         parts.append(pl.lit("+00:00"))
     elif offset:
         ahead = (local - instants) // unit
-        outside |= ahead % _QUARTER_S != 0  # as before there were time zones
+        outside |= ahead % _QUARTER_S != 0  # such as before there were time zones
         parts.append(_gather(_offsets(), (ahead + _OFFSET_MAX_S) // _QUARTER_S))
     return Texts(pl.concat_str(parts), outside)
 
@@ -71,13 +71,13 @@ def _day(days: pl.Expr, pattern: str) -> pl.Expr:
 
 
 def _fraction(ticks: pl.Expr, unit: int) -> list[pl.Expr]:
-    """As many groups of three digits as are needed, with a point before the first."""
+    """Return the groups of three digits, as many as needed, with a point before the first."""
     texts: list[pl.Expr] = []
     while unit > 1:
         rest = unit // 1000
         group = ticks // rest
         left = ticks - group * rest
-        # The last text of a table is the empty one, for where nothing but zeros is left.
+        # The last text of the table is empty: only zeros are left.
         empty = ticks == 0
         texts.append(_gather(_digits("" if texts else "."), pl.when(empty).then(1000).otherwise(group)))
         ticks, unit = left, rest
@@ -106,6 +106,5 @@ def _digits(before: str) -> pl.Series:
 
 @cache
 def _offsets() -> pl.Series:
-    """From a day behind to a day ahead of UTC."""
     quarters = range(-_OFFSET_MAX_S // _QUARTER_S, _OFFSET_MAX_S // _QUARTER_S + 1)
     return pl.Series([f"{'-' if at < 0 else '+'}{abs(at) // 4:02}:{abs(at) % 4 * 15:02}" for at in quarters])

@@ -1,7 +1,7 @@
-"""Cells of a sheet as XML (ECMA-376 part 1, 18.3.1.4), by expressions over columns.
+"""Cells of a sheet as XML (ECMA-376 part 1, 18.3.1.4), by Polars expressions.
 
-A row is one text, put together from literals, the row's number and the values' texts. What is rare (a null, a
-character to escape, a number Excel can't hold) is looked for in a batch first, and only then provided for.
+A row is one text, made of literals, the row's number and the values' texts. A batch is first tested for rare
+values (a null, a character to escape, a number that Excel can't hold), and only then they are handled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.reports.formats.texts import (
 from holdfast.reports.order import CELL_CHARACTERS_MAX, Column, Unfit, Xlsx
 
 DIGITS_MAX = 15
-"""Significant digits of a number in Excel, which computes with binary floating point."""
+"""Significant digits of a number in Excel, which computes with binary floats."""
 
 _UNFIT = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x{fffe}\x{ffff}]"
 _UNFIT_TITLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]"
@@ -47,9 +47,10 @@ _DAY = {"ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Something rare in a column: whether it is ``met`` (``confirm`` asks once more, where the first question
-    is a cheaper one), and what is then made of the values' text, or of the cell (from the row's number, the
-    value's text and the cell as it would be)."""
+    """A rare case in a column: its test ``met``, an exact test ``confirm`` if that one is only cheap, and the
+    function that changes the values' text, or the cell (from the row's number, the value's text and the usual
+    cell).
+    ``counts``: the values that meet it count as replaced."""
 
     met: pl.Expr
     confirm: pl.Expr | None = None
@@ -60,7 +61,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The form of the cells of one column: ``start`` comes between the reference and the value's text."""
+    """The cells of one column: ``start`` comes between the reference and the value's text."""
 
     letters: str
     value: pl.Expr
@@ -69,12 +70,12 @@ class Cell:
     cases: Sequence[Case] = ()
 
     def parts(self, row: pl.Expr, value: pl.Expr) -> list[str | pl.Expr]:
-        """The cell's text, in parts."""
+        """Return the cell's text, in parts."""
         return [f'<c r="{self.letters}', row, f'"{self.start}', value, self.end]
 
 
 def letters(at: int) -> str:
-    """The name of a column of a sheet: A, B, … Z, AA, …"""
+    """Return the name of a sheet's column: A, B, … Z, AA, …"""
     name = ""
     at += 1
     while at:
@@ -84,7 +85,7 @@ def letters(at: int) -> str:
 
 
 def fit_title(title: str, unfit: Unfit) -> str:
-    """Return a title without what XML lacks. Raises UnwritableColumn if the order says so."""
+    """Return a title without characters that XML lacks. Raises UnwritableColumn if the order says so."""
     if unfit == "error" and re.search(_UNFIT_TITLE, title):
         raise UnwritableColumn(
             f"in the header: column {title!r} holds a control character, which XLSX lacks;"
@@ -95,7 +96,7 @@ def fit_title(title: str, unfit: Unfit) -> str:
 
 
 def text_xml(text: str) -> str:
-    """A text for an element, without characters that XML lacks."""
+    """Return a text, without characters that XML lacks, as an element's content."""
     text = re.sub("(?i)" + _ESCAPE_LIKE, r"_x005F_\1", text)
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
         text = text.replace(character, entity)
@@ -106,8 +107,8 @@ class Cells:
     """Makes the cells of a table's columns.
 
     Args:
-        zone: that timestamps with a zone are written in; Excel knows none.
-        styles: those of the workbook, added to.
+        zone: the time zone of timestamps with a zone; Excel has no zones.
+        styles: the workbook's styles, to which this adds.
     """
 
     def __init__(self, options: Xlsx, zone: str, styles: Styles) -> None:
@@ -116,7 +117,7 @@ class Cells:
         self._styles = styles
 
     def cell(self, at: int, column: Column, kind: ColumnKind, type_: pa.DataType) -> Cell:
-        """The cells of one column."""
+        """Return the cells of one column."""
         value, name = pl.col(str(at)), letters(at)
         match kind:
             case ColumnKind.TEXT | ColumnKind.NESTED | ColumnKind.UUID:
@@ -171,7 +172,7 @@ class Cells:
     def _number(
         self, name: str, column: Column, kind: ColumnKind, type_: pa.DataType, value: pl.Expr
     ) -> tuple[pl.Expr, list[Case]]:
-        """The value's text, and what is done with values that can't be numbers in Excel."""
+        """Return the value's text, and the cases of values that can't be numbers in Excel."""
         text = value.cast(pl.String)
         decimals = column.decimals
         match kind:
@@ -246,7 +247,7 @@ class Cells:
 
 
 def _as_text(name: str, met: pl.Expr, text: pl.Expr | None = None, start: str = _TEXT) -> Case:
-    """Cells that hold another text, or the same in another way."""
+    """Return the case of cells that are written as text."""
 
     def cell(row: pl.Expr, value: pl.Expr, whole: pl.Expr) -> pl.Expr:
         held = value if text is None else text
@@ -279,7 +280,7 @@ def _utf16_length(text: pl.Expr) -> pl.Expr:
 
 
 def _cut(values: pl.Series) -> pl.Series:
-    """Texts of as many UTF-16 units as a cell holds."""
+    """Cut texts to the UTF-16 units that a cell holds."""
     return pl.Series(values.name, [None if text is None else _cut_one(text) for text in values], pl.String)
 
 

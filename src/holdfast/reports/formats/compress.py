@@ -1,4 +1,4 @@
-"""Compression of a stream on several cores, in blocks of one size: the same bytes give the same bytes."""
+"""Compression of a stream on several cores, in blocks of fixed size: equal input gives equal output."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _WINDOW_BYTES = 32 * 1024
 _RAW = -zlib.MAX_WBITS
 _DEFLATE_END = b"\x03\x00"
 _GZIP_HEAD = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
-"""Without a time or a name: both would change the bytes of an unchanged report."""
+"""A header without time and name, which would change the bytes of an unchanged report."""
 
 
 class Workers:
-    """Threads to compress and format on. ``ahead``: how much is under way at once."""
+    """Threads for compression and formatting. ``ahead``: the tasks in the pool at once."""
 
     def __init__(self, pool: Executor, threads: int) -> None:
         self.pool = pool
@@ -29,8 +29,8 @@ class Workers:
 
 
 class Deflate:
-    """One deflate stream. Blocks are compressed apart, each with the end of the one before as its dictionary,
-    as pigz does. ``crc``, ``size`` and ``compressed`` are those of all bytes so far."""
+    """One deflate stream. As pigz does, blocks are compressed separately, with the end of the previous block
+    as dictionary. ``crc``, ``size`` and ``compressed`` are those of all bytes so far."""
 
     def __init__(self, level: int, workers: Workers) -> None:
         self._level = level
@@ -40,7 +40,7 @@ class Deflate:
         self.compressed = 0
 
     def run(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """The compressed bytes of the chunks."""
+        """Yield the compressed bytes of the chunks."""
         for data in in_order(self._workers.pool, self._block, self._pairs(chunks), self._workers.ahead):
             self.compressed += len(data)
             yield data
@@ -62,7 +62,7 @@ class Deflate:
 
 
 def gzip(chunks: Iterable[bytes], level: int, workers: Workers) -> Iterator[bytes]:
-    """A gzip file (RFC 1952)."""
+    """Yield a gzip file (RFC 1952)."""
     deflate = Deflate(level, workers)
     yield _GZIP_HEAD
     yield from deflate.run(chunks)
@@ -70,7 +70,7 @@ def gzip(chunks: Iterable[bytes], level: int, workers: Workers) -> Iterator[byte
 
 
 def zstd(chunks: Iterable[bytes], level: int, workers: Workers) -> Iterator[bytes]:
-    """A zstd file (RFC 8878), of frames that can be decompressed apart."""
+    """Yield a zstd file (RFC 8878), whose frames can be decompressed separately."""
     codec = pa.Codec("zstd", compression_level=level)
 
     def frame(block: bytes) -> bytes:
@@ -87,7 +87,7 @@ def zstd(chunks: Iterable[bytes], level: int, workers: Workers) -> Iterator[byte
 
 
 def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The same bytes in blocks of ``size``; the last may be shorter."""
+    """Yield the same bytes in blocks of ``size``; the last may be shorter."""
     held: list[bytes | memoryview] = []
     length = 0
     for chunk in chunks:

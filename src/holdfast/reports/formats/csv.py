@@ -1,4 +1,4 @@
-"""CSV: which text each kind of value gets, and its bytes."""
+"""CSV: the text of each kind of value, and its bytes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _HOLDS_ALL = frozenset({"utf-8", "utf-8-bom", "utf-16", "gb18030"})
 _STYLES: dict[str, Literal["necessary", "always", "never"]] = {
     "minimal": "necessary",
     "all": "always",
-    "strings": "never",  # quoted before: to Polars, a number with a separator or of 256 bits is text
+    "strings": "never",  # quoted here: Polars takes a number with a separator or of 256 bits for text
     "never": "never",
 }
 _NUL = "\0"
@@ -46,7 +46,8 @@ _NUMBERS = frozenset({ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.DECIMAL})
 
 
 class CsvLines(NamedTuple):
-    """Formatted rows. ``replaced`` counts what the encoding lacked, NULs, and values that were no text."""
+    """Formatted rows. ``replaced`` counts characters that the encoding lacks, NULs, and values that weren't
+    text."""
 
     data: bytes
     rows: int
@@ -55,8 +56,8 @@ class CsvLines(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """The form of one column: ``text`` as it is, unless one of the ``cases`` is met in a batch. None of them
-    is met where nothing is ``suspect``, which is far quicker to find out."""
+    """The text of one column, and its rare ``cases``. Without a ``suspect`` value, which is far cheaper to
+    test, no case is met."""
 
     text: pl.Expr
     cases: Sequence[_Case] = ()
@@ -65,7 +66,7 @@ class _Cell:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """Something rare: what is looked for, and what is then done (to the text, or by raising)."""
+    """A rare case: its test, and the function that changes the text or raises."""
 
     met: pl.Expr
     then: Callable[[pl.Expr], pl.Expr]
@@ -75,10 +76,10 @@ class CsvFormat:
     """Formats the rows of one table. Thread-safe.
 
     Args:
-        zone: that timestamps with a zone are written in.
-        field: names the table in errors of the order.
+        zone: the time zone of timestamps with a zone.
+        field: the table's name in errors of the order.
 
-    Raises UnwritableColumn and InvalidMessage for what can be known before a row is read.
+    Raises UnwritableColumn and InvalidMessage for all that is wrong before a row is read.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class CsvFormat:
         self._columns = columns
         self._codec = _CODECS.get(options.encoding, options.encoding)
         self._filler = "\ufffd" if options.encoding in _HOLDS_ALL else "?"
-        # Polars writes decimal commas itself, but where the comma is the delimiter it quotes nulls too.
+        # Polars writes decimal commas itself, but if the comma is the delimiter, it quotes nulls too.
         self._writes_point = not (options.decimal_separator == options.delimiter == ",")
         self._special = "[" + re.escape(options.delimiter + options.quote) + r"\r\n]"
         self._framer = Framer(schema, options.unfit, zone)
@@ -103,10 +104,10 @@ class CsvFormat:
         ]
         titles = (column.source if column.title is None else column.title for column in columns)
         self.header = _header(options, tuple(titles))
-        """The byte order mark and the header, as far as ordered."""
+        """The byte order mark and the header, if they are ordered."""
 
     def lines(self, batch: pa.RecordBatch) -> CsvLines:
-        """The rows of a batch. Raises UnwritableColumn that names the column."""
+        """Format a batch. Raises UnwritableColumn that names the column."""
         frame, bad = self._framer.frame(batch)
         lines = self._write(frame, self._cells, self._names)
         return CsvLines(lines.data, batch.num_rows, lines.replaced + bad)
@@ -157,7 +158,7 @@ class CsvFormat:
         )
 
     def _grouped(self, number: pl.Expr, *, text: bool = False) -> pl.Expr:
-        """The number as ordered. ``text``: whether it is text, in which Polars leaves the point alone."""
+        """Return the number as ordered. ``text``: it is text, whose point Polars doesn't replace."""
         options = self._options
         if not options.thousands_separator:
             return number if self._writes_point and not text else self._plain(number)
@@ -175,13 +176,12 @@ class CsvFormat:
             .when(value.is_infinite())
             .then(pl.lit(f"-{options.infinity_text}"))
         )
-        plain = (
-            number if options.thousands_separator else self._plain(number)
-        )  # a point may separate thousands
+        # A point may separate thousands.
+        plain = number if options.thousands_separator else self._plain(number)
         return _Cell(number, [_Case(~value.is_finite(), lambda _: named.otherwise(plain))])
 
     def _plain(self, number: pl.Expr) -> pl.Expr:
-        """A number as text, which Polars would have written with the separator that it was told."""
+        """Return a number as text, with the ordered decimal separator."""
         text = number.cast(pl.String)
         return text.str.replace(".", self._options.decimal_separator, literal=True)
 
@@ -210,14 +210,14 @@ class CsvFormat:
             cases.append(_Case(outside(value, type_, self._zone), lambda _: self._never(column, type_)))
         text = (zoned(value, self._zone) if kind is ColumnKind.ZONED else value).dt.strftime(pattern)
         if kind is ColumnKind.DATE:
-            quick = date_texts(value, pattern)
+            tabled = date_texts(value, pattern)
         elif kind is ColumnKind.TIME:
-            quick = None
+            tabled = None
         else:
-            quick = timestamp_texts(value, type_, pattern, self._zone if kind is ColumnKind.ZONED else None)
-        if quick is None:
+            tabled = timestamp_texts(value, type_, pattern, self._zone if kind is ColumnKind.ZONED else None)
+        if tabled is None:
             return _Cell(text, cases)
-        return _Cell(quick.text, [_Case(quick.outside, lambda _: text), *cases])
+        return _Cell(tabled.text, [_Case(tabled.outside, lambda _: text), *cases])
 
     def _never(self, column: Column, type_: pa.DataType) -> pl.Expr:
         raise out_of_calendar(column.source, type_, self._zone)
@@ -230,7 +230,7 @@ class CsvFormat:
             texts[at] = case.then(texts[at])
         rows = frame.select([text.alias(str(at)) for at, text in enumerate(texts)])
         data, replaced = self._bytes(rows), 0
-        if _NUL.encode() in data:  # which is looked for here once, instead of in every column
+        if _NUL.encode() in data:  # tested here once, instead of in each column
             rows, replaced = self._without_nul(rows, names)
             data = self._bytes(rows)
         data, lost = self._encode(data, rows)
@@ -255,7 +255,7 @@ class CsvFormat:
         return b"".join(pieces.pieces)
 
     def _quoted(self, at: int, kind: pl.DataType) -> pl.Expr:
-        """A column with quotes around all but numbers and nulls."""
+        """Return a column with quotes around all values but numbers and nulls."""
         if kind.is_numeric():
             return pl.col(str(at))
         quote, text = self._options.quote, pl.col(str(at)).cast(pl.String)
@@ -267,7 +267,7 @@ class CsvFormat:
         return pl.when(text.str.contains(self._special)).then(quoted).otherwise(text)
 
     def _without_nul(self, rows: pl.DataFrame, names: Sequence[str]) -> tuple[pl.DataFrame, int]:
-        """The rows without NULs in their texts, and how many values held some."""
+        """Return the rows without NULs in their texts, and the number of values that held some."""
         texts = [pl.col(name) for name, kind in rows.schema.items() if kind == pl.String]
         found = rows.select([text.str.contains(_NUL, literal=True).sum() for text in texts])
         held = {name: count for name, count in found.row(0, named=True).items() if count}
@@ -307,7 +307,7 @@ class CsvFormat:
 
 
 def _met(frame: pl.DataFrame, cells: Sequence[_Cell]) -> list[tuple[int, _Case]]:
-    """The cases that are met, and by which columns."""
+    """Return the cases that are met, with the columns' positions."""
     suspects = [(at, cell.suspect) for at, cell in enumerate(cells) if cell.suspect is not None]
     cases = [(at, case) for at, cell in enumerate(cells) if cell.suspect is None for case in cell.cases]
     found = any_of(frame, [suspect for _, suspect in suspects] + [case.met for _, case in cases])
@@ -319,21 +319,20 @@ def _met(frame: pl.DataFrame, cells: Sequence[_Cell]) -> list[tuple[int, _Case]]
 
 
 class Pieces:
-    """Takes what Polars writes, as it comes: its way to a Python buffer copies every byte twice."""
+    """A file for Polars to write to. A Python buffer would copy each byte twice."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
 
     def write(self, data: bytes) -> int:
-        """Take some."""
         self.pieces.append(data)
         return len(data)
 
 
 @functools.lru_cache(maxsize=256)
 def _header(options: Csv, titles: tuple[str, ...]) -> CsvLines:
-    """The byte order mark and the header, as far as ordered: a row of texts. Reports of one kind have the
-    same, and of a small one nothing takes longer."""
+    """Return the byte order mark and the header, if they are ordered. Cached: for a small report, nothing
+    takes longer."""
     mark = _MARKS.get(options.encoding, b"")
     if not options.header:
         return CsvLines(mark, 0, 0)

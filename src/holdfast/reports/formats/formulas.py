@@ -1,8 +1,8 @@
 """Text that a spreadsheet would compute.
 
-A cell of a CSV file that begins with one of a few characters is a formula to Excel, LibreOffice and others,
-and a formula can call programs and send data away. Leading white space doesn't prevent it, and what strips
-control characters, or characters that nobody sees, lays bare what follows them.
+For Excel, LibreOffice and others, a CSV cell that begins with one of a few characters is a formula, and a
+formula can call programs and send data. Leading white space doesn't prevent it, and a program that strips
+control or invisible characters uncovers a formula behind them.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import polars as pl
 PATTERN = (
     r"^[\s\p{Cc}\p{Cf}\p{Default_Ignorable_Code_Point}']*[=+\-@\t\r\n\x00\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]"
 )
-"""What is guarded against, full-width forms included. Apostrophes may stand before it: one more is harmless,
-and one less, when some program strips the first, is not."""
+"""Texts that are guarded, with full-width forms. Leading apostrophes count as well: some programs strip the
+first."""
 
 APOSTROPHE = "'"
 
 
 _HARMLESS = (".", "="), ("A", "\x7f")
-"""Between these lie texts that begin with a digit, a letter or one of a few marks. Whatever the pattern finds
-lies outside."""
+"""Ranges of texts that begin with a digit, a letter or one of a few marks. All matches of the pattern lie
+outside."""
 
 
 def may_be_formula(text: pl.Expr) -> pl.Expr:
-    """Return an expression that is false for texts, most by far, whose beginning rules out a formula. To
-    compare takes a fifth of the time of the pattern."""
+    """Return an expression that is false for most texts: their beginning rules out a formula. It takes a
+    fifth of the pattern's time."""
     harmless = [text.is_between(pl.lit(first), pl.lit(end), "left") for first, end in _HARMLESS]
     return ~pl.any_horizontal(*harmless, text == "")
 
@@ -36,5 +36,5 @@ def looks_like_formula(text: pl.Expr) -> pl.Expr:
 
 
 def guarded(text: pl.Expr) -> pl.Expr:
-    """The text, with an apostrophe before it if it looks like a formula."""
+    """Return the text, with an apostrophe before it if it looks like a formula."""
     return pl.when(looks_like_formula(text)).then(pl.concat_str(pl.lit(APOSTROPHE), text)).otherwise(text)

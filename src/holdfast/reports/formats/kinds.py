@@ -1,4 +1,4 @@
-"""The kinds of columns that a report can hold, and their values in a form that every format starts from."""
+"""The kinds of columns, and their values in the form that all formats start from."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class ColumnKind(enum.Enum):
 
 
 class PreparedRows(NamedTuple):
-    """Rows ready to be formatted. ``columns`` are named ``0``, ``1``, …; nested values are JSON text by now,
-    and decimals of 256 bits text of all their digits.
-    ``replaced`` counts the values that held bytes that are no text."""
+    """Rows ready to be formatted. ``columns`` are named ``0``, ``1``, …; nested values are JSON text, and
+    decimals of 256 bits are text with all their digits. ``replaced`` counts the values whose bytes weren't
+    text."""
 
     columns: pl.DataFrame
     replaced: int = 0
 
 
 def kind_of(name: str, type_: pa.DataType) -> ColumnKind:
-    """The kind of a column. Raises UnwritableColumn for a type that has no stated text."""
+    """Return the kind of a column. Raises UnwritableColumn for a type without a text."""
     t = pa.types
     for holds, kind in (
         (t.is_boolean, ColumnKind.BOOLEAN),
@@ -69,7 +69,7 @@ def kind_of(name: str, type_: pa.DataType) -> ColumnKind:
     if isinstance(type_, pa.UuidType):
         return ColumnKind.UUID
     if t.is_nested(type_) and not t.is_union(type_):
-        _shape(name, type_)  # refuses what is inside
+        _shape(name, type_)  # raises for an unwritable inner type
         return ColumnKind.NESTED
     raise UnwritableColumn(
         f"column {name!r} is of type {type_}, which has no text; leave it out or cast it in the query", name
@@ -81,7 +81,7 @@ CALENDAR = frozenset({ColumnKind.DATE, ColumnKind.TIME, ColumnKind.TIMESTAMP, Co
 
 
 def check_columns(columns: Sequence[Column], kinds: Sequence[ColumnKind], field: str) -> None:
-    """Raises InvalidMessage for what is ordered of a column that isn't of a kind to have it."""
+    """Raise InvalidMessage for a column's option that its kind doesn't have."""
     for at, (column, kind) in enumerate(zip(columns, kinds, strict=True)):
         for setting, fits in (("decimals", NUMBERS_WITH_A_POINT), ("pattern", CALENDAR)):
             if getattr(column, setting) is not None and kind not in fits:
@@ -94,8 +94,8 @@ class Framer:
 
     Args:
         schema: names and types of the columns, as :class:`TableReader` has them.
-        unfit: what becomes of bytes in text columns that aren't UTF-8 (lone surrogates, say).
-        zone: that nested timestamps with a zone are written in.
+        unfit: the rule for bytes in text columns that aren't UTF-8, such as lone surrogates.
+        zone: the time zone of nested timestamps with a zone.
     """
 
     def __init__(self, schema: pa.Schema, unfit: Unfit, zone: str) -> None:
@@ -111,7 +111,7 @@ class Framer:
         }
 
     def frame(self, batch: pa.RecordBatch) -> PreparedRows:
-        """The batch, ready to be formatted. Raises UnwritableColumn that names the column."""
+        """Return the batch ready to be formatted. Raises UnwritableColumn that names the column."""
         arrays: list[pa.Array] = []
         replaced = 0
         for at, (column, kind, array) in enumerate(zip(self._schema, self.kinds, batch.columns, strict=True)):
@@ -137,7 +137,7 @@ class Framer:
         return PreparedRows(frame, replaced)
 
     def _valid(self, name: str, array: pa.Array) -> tuple[pa.Array, int]:
-        """Nobody checked the text of a Parquet file; Polars takes it as valid without looking."""
+        """Return texts that are valid UTF-8, and how many weren't. Neither Parquet nor Polars checks them."""
         try:
             array.validate(full=True)
         except pa.ArrowInvalid as error:
@@ -155,12 +155,12 @@ class Framer:
 
 
 def _check_zone(zone: str) -> None:
-    """Raise InvalidMessage for a zone that only this machine knows, such as ``localtime``."""
+    """Raise InvalidMessage for a zone that Polars doesn't know, such as ``localtime``."""
     try:
         pl.Series([0], dtype=pl.Int64).cast(pl.Datetime("us", "UTC")).dt.convert_time_zone(zone)
     except polars.exceptions.PolarsError as error:
         raise InvalidMessage(
-            f"time_zone: {zone!r} is no time zone of all machines; give one such as Europe/Berlin",
+            f"time_zone: {zone!r} isn't a time zone of all machines; give one such as Europe/Berlin",
             "time_zone",
         ) from error
 
@@ -173,14 +173,14 @@ def _uuids(array: pa.Array) -> pa.Array:
 
 
 def _digits(array: pa.Array) -> pa.Array:
-    """Decimals that Polars has no room for, as text."""
+    """Return decimals that are too wide for Polars as text."""
     return pa.array(
         [None if value is None else format(value, "f") for value in array.to_pylist()], pa.string()
     )
 
 
 def _milliseconds(name: str, array: pa.Array) -> pa.Array:
-    """Seconds as Polars has them, which doesn't look whether they have room."""
+    """Return seconds as Polars' milliseconds. Polars itself wouldn't notice an overflow."""
     kind = pa.duration("ms") if pa.types.is_duration(array.type) else pa.timestamp("ms", array.type.tz)
     try:
         return array.cast(kind)
@@ -191,7 +191,7 @@ def _milliseconds(name: str, array: pa.Array) -> pa.Array:
 
 
 class _Json:
-    """Nested values as JSON: keys in the order of the type, decimals as numbers of all their digits, dates,
+    """Nested values as JSON: keys in the order of the type, decimals as numbers with all their digits, dates,
     times and durations in ISO 8601 (to the microsecond), binary as base64, NaN and infinities as null."""
 
     _ENCODER = msgspec.json.Encoder(decimal_format="number", uuid_format="canonical")
@@ -202,7 +202,6 @@ class _Json:
         self._stored = _for_python(type_, zone)
 
     def text(self, array: pa.Array) -> pa.Array:
-        """One JSON text a value."""
         if self._stored != array.type:
             array = pc.cast(array, self._stored, safe=False)
         try:
@@ -211,7 +210,7 @@ class _Json:
             raise UnwritableColumn(
                 f"column {self._name!r} holds bytes that aren't UTF-8; mend them in the query", self._name
             ) from error
-        except (OverflowError, ValueError) as error:  # a date of the year 10000, say
+        except (OverflowError, ValueError) as error:  # such as a date of the year 10000
             raise UnwritableColumn(
                 f"column {self._name!r} holds a value that can't be written ({error}); mend it in the query",
                 self._name,
@@ -220,11 +219,12 @@ class _Json:
         return pa.array(texts, pa.string())
 
 
-_Shape = Callable[[Any], Any]
+_Change = Callable[[Any], Any]
 
 
-def _shape(name: str, type_: pa.DataType) -> _Shape:
-    """From Arrow's Python values to what JSON has: maps become objects. Raises UnwritableColumn."""
+def _shape(name: str, type_: pa.DataType) -> _Change:
+    """Return the function from Arrow's Python values to those of JSON: maps become objects. Raises
+    UnwritableColumn."""
     t = pa.types
     if isinstance(type_, pa.BaseExtensionType) and not isinstance(type_, pa.UuidType):
         return _shape(name, type_.storage_type)
@@ -252,7 +252,7 @@ def _shape(name: str, type_: pa.DataType) -> _Shape:
     return lambda value: value
 
 
-def _map_shape(name: str, key: _Shape, item: _Shape) -> _Shape:
+def _map_shape(name: str, key: _Change, item: _Change) -> _Change:
     def shaped(pairs: Any) -> Any:
         if pairs is None:
             return None
@@ -273,7 +273,7 @@ def _key(value: Any) -> str:
 
 
 def _for_python(type_: pa.DataType, zone: str) -> pa.DataType:
-    """The type with nanoseconds cut off, as Python's dates have none, and with times in the report's zone."""
+    """Return the type without nanoseconds, which Python's dates lack, and with times in the report's zone."""
     t = pa.types
     if t.is_timestamp(type_):
         unit = "us" if type_.unit == "ns" else type_.unit
@@ -297,7 +297,7 @@ def _for_python(type_: pa.DataType, zone: str) -> pa.DataType:
 
 
 def any_of(frame: pl.DataFrame, tests: Sequence[pl.Expr]) -> list[bool]:
-    """For each test, whether any row passes it; all in one pass."""
+    """Return for each test whether any row passes it, in one pass."""
     if not tests or not frame.height:
         return [False] * len(tests)
     found = frame.select([test.any().alias(str(at)) for at, test in enumerate(tests)])

@@ -6,11 +6,11 @@ from html import escape
 
 _NAMESPACE = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 _FIRST_OWN = 164
-"""Number formats below are Excel's own."""
+"""The first number of a format that isn't Excel's own."""
 
 
 class Styles:
-    """Cell styles, numbered as they are asked for: 0 is plain, 1 that of headers."""
+    """Cell styles, numbered at their first use: 0 is plain, 1 that of headers."""
 
     def __init__(self) -> None:
         self._formats: list[str] = []
@@ -20,7 +20,7 @@ class Styles:
         )
 
     def number(self, code: str) -> int:
-        """The style of a number format; 0 if there is none."""
+        """Return the style of a number format; 0 for an empty one."""
         if not code:
             return 0
         if code not in self._formats:
@@ -31,7 +31,7 @@ class Styles:
         )
 
     def quoted(self) -> int:
-        """The style of text that stays text when it is edited."""
+        """Return the style of text that stays text when a user edits it."""
         return self._add('<xf numFmtId="0" fontId="0" fillId="0" borderId="0" xfId="0" quotePrefix="1"/>')
 
     def _add(self, style: str) -> int:
@@ -40,7 +40,7 @@ class Styles:
         return self._styles.index(style)
 
     def xml(self) -> bytes:
-        """The part ``xl/styles.xml``."""
+        """Return the part ``xl/styles.xml``."""
         formats = "".join(
             f'<numFmt numFmtId="{_FIRST_OWN + at}" formatCode="{escape(code)}"/>'
             for at, code in enumerate(self._formats)

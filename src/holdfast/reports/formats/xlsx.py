@@ -1,7 +1,7 @@
-"""XLSX in a single pass: workbooks whose sheets are made while they are sent.
+"""XLSX in a single pass: a workbook is sent while its sheets are made.
 
-The parts of a workbook that must know how many sheets there are come last in the archive. Strings stand in
-their cells (``inlineStr``), not in a table that would have to be kept to the end.
+The parts of a workbook that need the number of sheets come last in the archive. Strings stand in their cells
+(``inlineStr``), not in a table that would have to be kept to the end.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _RELATIONS = "application/vnd.openxmlformats-package.relationships+xml"
 _TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml"
 
 ROWS_AT_ONCE = 4096
-"""Rows formatted by one call: their XML is several times what they are in memory."""
+"""Rows formatted by one call: their XML is several times larger than the rows."""
 
 SAMPLE_ROWS = 200
-"""Rows that a column's width is taken from."""
+"""Rows that set a column's width."""
 
 WIDTH_MIN, WIDTH_MAX = 8.0, 60.0
 _WIDTHS = {
@@ -55,10 +55,10 @@ class SheetFormat:
     """Formats the rows of one table as those of sheets. Thread-safe.
 
     Args:
-        zone: that timestamps with a zone are written in.
-        field: names the table in errors of the order.
+        zone: the time zone of timestamps with a zone.
+        field: the table's name in errors of the order.
 
-    Raises UnwritableColumn and InvalidMessage for what can be known before a row is read.
+    Raises UnwritableColumn and InvalidMessage for all that is wrong before a row is read.
     """
 
     def __init__(
@@ -80,20 +80,20 @@ class SheetFormat:
         check_columns(columns, self._framer.kinds, field)
         made = Cells(options, zone, styles)
         self._cells = [
-            made.cell(at, *told)
-            for at, told in enumerate(zip(columns, self._framer.kinds, schema.types, strict=True))
+            made.cell(at, *column)
+            for at, column in enumerate(zip(columns, self._framer.kinds, schema.types, strict=True))
         ]
         ordered = [column.source if column.title is None else column.title for column in columns]
         self._titles = [fit_title(title, options.unfit) for title in ordered]
         self.titles_replaced = sum(map(operator.ne, ordered, self._titles)) if options.header else 0
-        """How many titles were changed, as characters in them can't be written."""
+        """Titles with characters that can't be written."""
         for at, title in enumerate(self._titles):
             if len(title) > CELL_CHARACTERS_MAX:
                 where = f"{field}.columns[{at}].title"
                 raise InvalidMessage(f"{where}: longer than {CELL_CHARACTERS_MAX:,} characters", where)
 
     def head(self, sample: pa.RecordBatch | None) -> bytes:
-        """A sheet up to its first row of data. ``sample``: the rows that widths are taken from."""
+        """Return a sheet up to its first row of data. ``sample``: the rows that set the widths."""
         options = self._options
         pane = '<pane ySplit="1" topLeftCell="A2" activePane="bottomLeft" state="frozen"/>'
         frozen = pane if options.header and options.freeze_header else ""
@@ -118,7 +118,7 @@ class SheetFormat:
     TAIL = b"</sheetData></worksheet>"
 
     def rows(self, batch: pa.RecordBatch, first_row: int) -> CsvLines:
-        """The rows of a batch, the first of which is row ``first_row`` of its sheet."""
+        """Format a batch, whose first row is row ``first_row`` of its sheet."""
         frame, bad = self._framer.frame(batch)
         number = pl.col("row")
         numbers = pl.int_range(first_row, first_row + batch.num_rows, dtype=pl.Int64, eager=True)
@@ -176,7 +176,7 @@ class SheetFormat:
 def _parts(
     cell: Cell, number: pl.Expr, met: Sequence[Case], *, nulls: bool, all_null: bool
 ) -> list[str | pl.Expr]:
-    """One cell of each row: nothing for a null."""
+    """Return one cell of each row; nothing for a null."""
     if all_null:
         return []
     value = cell.value
@@ -194,7 +194,7 @@ def _parts(
 
 
 def _merged(parts: Sequence[str | pl.Expr]) -> list[pl.Expr]:
-    """As few expressions as possible: neighbouring literals become one."""
+    """Return fewer expressions: neighbouring literals become one."""
     merged: list[pl.Expr] = []
     held = ""
     for part in parts:
@@ -218,10 +218,8 @@ class SheetSource:
 
 
 class Workbook:
-    """One file. ``rows`` and ``replaced`` are counted while it is made.
-
-    Raises TooManyRows, while it is made, if the rows don't fit and the order refuses more sheets.
-    """
+    """One file. ``rows`` and ``replaced`` are counted while it is made, which raises TooManyRows if the rows
+    don't fit and the order refuses more sheets."""
 
     def __init__(self, options: Xlsx, styles: Styles, workers: Workers) -> None:
         self._options = options
@@ -233,7 +231,7 @@ class Workbook:
         self.replaced = 0
 
     def chunks(self, sources: Sequence[SheetSource]) -> Iterator[bytes]:
-        """The file's bytes. With ``overflow = "files"``, rows that don't fit remain in the sources."""
+        """Yield the file's bytes. With ``overflow = "files"``, rows that don't fit remain in the sources."""
         relations = f'<Relationship Id="rId1" Type="{_OFFICE}/officeDocument" Target="xl/workbook.xml"/>'
         yield from self._part(
             "_rels/.rels", f'<Relationships xmlns="{_PACKAGE}/relationships">{relations}</Relationships>'
@@ -246,7 +244,7 @@ class Workbook:
             while self._options.overflow != "files" and source.rows.peek() is not None:
                 if self._options.overflow == "refuse":
                     raise too_many(source.name, self._options)
-                name, number = _another(source.name, number, taken)
+                name, number = _next_name(source.name, number, taken)
                 taken.add(name.casefold())
                 yield from self._sheet(source, name)
         yield from self._end()
@@ -270,7 +268,7 @@ class Workbook:
             size += len(lines.data)
             if size > SIZE_MAX:
                 raise TooManyRows(
-                    f"sheet {source.name!r} takes more than 4 GiB, which no program opens;"
+                    f"sheet {source.name!r} takes more than 4 GiB, and no program opens it;"
                     " set format.rows_per_sheet lower"
                 )
             yield lines.data
@@ -315,7 +313,7 @@ class Workbook:
 
 
 def too_many(name: str, options: Xlsx) -> TooManyRows:
-    """More rows than a sheet holds, and the order says to refuse them."""
+    """Return the error of more rows than a sheet holds."""
     return TooManyRows(
         f"sheet {name!r} has more than {options.rows_per_sheet:,} rows;"
         " set format.overflow to 'sheets' or 'files', or order less"
@@ -334,8 +332,8 @@ def _format(shape: SheetFormat, numbered: tuple[pa.RecordBatch, int]) -> CsvLine
     return shape.rows(*numbered)
 
 
-def _another(name: str, number: int, taken: set[str]) -> tuple[str, int]:
-    """A name for a further sheet, and the number to go on with."""
+def _next_name(name: str, number: int, taken: set[str]) -> tuple[str, int]:
+    """Return a name for a further sheet, and the next number."""
     while True:
         suffix = f" ({number})"
         longer = name[: SHEET_NAME_MAX - len(suffix)] + suffix

@@ -1,7 +1,7 @@
 """A ZIP archive written to a stream that can't seek (APPNOTE 6.3.10).
 
-Sizes and checksums follow each entry's data (section 4.3.9) and stand in the directory at the end, as ZIP64
-where they are over 4 GiB. There are no times: the same entries give the same bytes.
+Sizes and checksums follow each entry's data (section 4.3.9), and stand in the directory at the end, as ZIP64
+beyond 4 GiB. There are no times: equal entries give equal bytes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ SIZE_MAX = 0xFFFFFFFF
 _VERSION, _VERSION_ZIP64 = 20, 45
 _FLAGS = 1 << 3 | 1 << 11  # sizes follow the data; names are UTF-8
 _DEFLATED = 8
-_DATE = 0x0021  # 1980-01-01, the first there is
+_DATE = 0x0021  # 1980-01-01, the first date of ZIP
 _UNIX = 3 << 8
 _MODE = 0o100644 << 16
 
 
 class ZipStream:
-    """One archive. Entries are made one after the other, each read to its end, then comes :meth:`end`."""
+    """One archive. Read each entry to its end, one after the other, then call :meth:`end`."""
 
     def __init__(self, level: int, workers: Workers) -> None:
         self._level = level
@@ -30,7 +30,7 @@ class ZipStream:
         self._directory: list[bytes] = []
 
     def entry(self, name: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """The bytes of one compressed entry."""
+        """Yield the bytes of one compressed entry."""
         start, encoded = self._position, name.encode()
         deflate = Deflate(self._level, self._workers)
         head = struct.pack(
@@ -46,7 +46,7 @@ class ZipStream:
         self._directory.append(_directory_entry(encoded, deflate, start))
 
     def end(self) -> bytes:
-        """The directory."""
+        """Return the directory."""
         start, count = self._position, len(self._directory)
         directory = b"".join(self._directory)
         size = len(directory)

@@ -18,7 +18,7 @@ class SinkOpening(NamedTuple):
         url: the URL of the destination. It is below the root of the credential.
         credential: the secrets for the destination.
         clock: the only source of time, chance and ids.
-        meter: counts the calls to the service; None if nobody counts.
+        meter: counts the calls to the service, or None.
         access: the modes of files and folders that are made on this machine.
     """
 
@@ -30,9 +30,10 @@ class SinkOpening(NamedTuple):
 
 
 class SinkService:
-    """Base class for what opens the destinations of some URL schemes. An adapter's package registers an
-    object of a subclass in the group :data:`SINKS`, under each scheme. Import client libraries inside the
-    methods, not at the top of the module.
+    """Base of the services that open destinations. An adapter's package registers an object of a subclass in
+    the
+    group :data:`SINKS`, under each URL scheme. Import client libraries inside the methods, not at the top of
+    the module.
 
     Attributes:
         example: a URL that the service serves, for error messages.

@@ -1,7 +1,4 @@
-"""Names of files at a customer's server: below the customer's root, whatever a template was filled with.
-
-A name is relative to the root, its segments split by ``/``.
-"""
+"""Names of files at a customer's server: always below the customer's root, which they are relative to."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ FORBIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Categories of Unicode: controls, lone surrogates, line and paragraph separators."""
 
 PART = ".part"
-"""How temporary names end, that no customer's pattern takes for a report's."""
+"""The suffix of temporary names, which no customer's pattern takes for a report."""
 
 
 def check(name: str) -> str:
-    """The name itself. Raises InvalidMessage for one that is absolute, climbs, is empty in a segment, holds a
-    backslash or a control character, or is over 255 bytes a segment or 1,024 in all."""
+    """Return the name. Raises InvalidMessage if it is absolute, has an empty segment, ``..``, a backslash or
+    a control character, or is over 255 bytes a segment or 1,024 in all."""
     wrong = _wrong(name)
     if wrong:
         raise InvalidMessage(f"the remote name {_shown(name)} {wrong}", field="name")
@@ -28,8 +25,8 @@ def check(name: str) -> str:
 
 
 def temporary(name: str, token: str) -> str:
-    """Return the name under which the file ``name`` is written until it is finished: hidden, in the same
-    folder, and its own for each ``token`` (letters and digits)."""
+    """Return the name of the unfinished file ``name``: hidden, in the same folder, and unique for each
+    ``token`` (letters and digits)."""
     folder, slash, last = check(name).rpartition("/")
     end = f".{token}{PART}"
     room = SEGMENT_BYTES_MAX - len(end) - 1
@@ -55,5 +52,5 @@ def _wrong(name: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """For an error's text, which may end in a terminal or a log."""
+    """Return a name for an error's text, which may end in a terminal or a log."""
     return ascii(name if len(name) <= 80 else f"{name[:80]}...")

@@ -1,4 +1,4 @@
-"""Arrow IPC: files and streams."""
+"""Readers of Arrow IPC."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.reports.sources.files import Piece, Shape, rows_a_batch
+from holdfast.reports.sources.files import FileHead, Piece, rows_a_batch
 from holdfast.reports.sources.places import SourceFile
 
 _MAGIC = b"ARROW1"
@@ -16,13 +16,11 @@ _MAGIC = b"ARROW1"
 class ArrowFiles:
     """Arrow IPC files, and streams written to a file."""
 
-    def shape(self, place: SourceFile) -> Shape:
-        """From the schema."""
+    def head(self, place: SourceFile) -> FileHead:
         with place.open() as file:
-            return Shape(_open(file).schema, None)
+            return FileHead(_open(file).schema, None)
 
     def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
-        """Batch by batch; large ones in parts."""
         with place.open() as file:
             schema = _open(file).schema
             reader = _open(file, [schema.get_field_index(name) for name in columns])

@@ -1,4 +1,4 @@
-"""Files of every format, behind one face."""
+"""The interface of the readers of files."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from holdfast.reports.sources.places import SourceFile
 
 BATCH_ROWS_MAX = 16_384
 BATCH_BYTES = 8 * 1024 * 1024
-"""Rows and bytes of a batch, decoded, as far as a file's metadata tells."""
+"""Limits of a decoded batch, as far as a file's metadata shows its size."""
 
 
 class Piece(NamedTuple):
-    """Rows, and how many bytes of the file were spent on them."""
+    """A batch of rows, and the bytes of the file that hold them."""
 
     batch: pa.RecordBatch
     source_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The facts in a file's head: its columns, and how many rows there are; None where it doesn't say so.
-    ``blank``: whether the file is empty, so that not even its columns are known."""
+class FileHead:
+    """The head of a file: its columns, and the number of rows or None. ``blank``: the file is empty, so that
+    not even its columns are known."""
 
     schema: pa.Schema
     rows: int | None
     blank: bool = False
 
 
-BLANK = Shape(pa.schema([]), 0, blank=True)
-"""The shape of an empty file."""
+BLANK = FileHead(pa.schema([]), 0, blank=True)
+"""The head of an empty file."""
 
 
 class FormatReader(Protocol):
-    """A reader of the files of one format. Both methods may raise whatever Arrow does: see
+    """A reader of the files of one format. Both methods may raise Arrow's errors: see
     :func:`places.readable`."""
 
-    def shape(self, place: SourceFile) -> Shape:
+    def head(self, place: SourceFile) -> FileHead:
         """Read the file's head."""
 
     def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
-        """Its rows, of these columns in any order. ``keep`` allows to leave out rows that don't fulfil it."""
+        """Yield the rows of some columns, in any order. Rows that don't fulfil ``keep`` may be left out."""
 
 
 def rows_a_batch(rows: int, size: float) -> int:
-    """Return how many rows to decode at once, of ``rows`` that take ``size`` bytes decoded."""
+    """Return the rows of a batch, if ``rows`` rows take ``size`` bytes decoded."""
     return int(max(64, min(BATCH_ROWS_MAX, BATCH_BYTES * rows / max(1.0, size))))

@@ -1,4 +1,4 @@
-"""Conditions of an order, as expressions over columns."""
+"""Conditions of an order as Arrow expressions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _COMPARE: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]] = {
 
 
 def expression(condition: Condition, kind: pa.DataType, field: str) -> pc.Expression:
-    """The rows that fulfil the condition on a column of this type. Raises InvalidMessage naming ``field``."""
+    """Return a condition on a column of this type as an expression. Raises InvalidMessage naming
+    ``field``."""
     column = pc.field(condition.column)
     if condition.op == "is null":
         return column.is_null()
@@ -38,13 +39,15 @@ def expression(condition: Condition, kind: pa.DataType, field: str) -> pc.Expres
         column = column.cast(kind.storage_type)  # Arrow compares bytes, which are in the order of their text
     if isinstance(condition.value, list):
         values = [_value(one, kind, field) for one in condition.value]
-        found = column.isin(pa.array(values, values[0].type))  # as they are: Python's times lack nanoseconds
+        found = column.isin(
+            pa.array(values, values[0].type)
+        )  # not Python values, whose times lack nanoseconds
         return found if condition.op == "in" else ~found & column.is_valid()
     return _COMPARE[condition.op](column, pc.scalar(_value(condition.value, kind, field)))
 
 
-def both(expressions: list[pc.Expression]) -> pc.Expression | None:
-    """Return the expression that requires all of them; None if there are none."""
+def all_of(expressions: list[pc.Expression]) -> pc.Expression | None:
+    """Return the expression that requires all of the given ones; None without any."""
     return reduce(operator.and_, expressions) if expressions else None
 
 
@@ -57,12 +60,12 @@ def _value(value: object, kind: pa.DataType, field: str) -> pa.Scalar:
         if pa.types.is_time32(kind) and _is_integer(value):
             return pa.scalar(value, pa.int32()).cast(kind)
         if isinstance(value, float) and not pa.types.is_floating(kind):
-            return pa.scalar(repr(value)).cast(kind)  # 0.1 is meant, not the nearest binary fraction
+            return pa.scalar(repr(value)).cast(kind)  # exactly 0.1, not the nearest binary fraction
         if _is_integer(value) and (pa.types.is_decimal(kind) or not -(2**63) <= value < 2**63):
             return pa.scalar(str(value)).cast(kind)  # as an int64, it would need room for 19 digits
         return pa.scalar(value).cast(kind)
     except (ValueError, OverflowError, pa.ArrowNotImplementedError) as error:  # ArrowInvalid is a ValueError
-        raise InvalidMessage(f"{field}: {value!r} is no value of type {kind} ({error})", field) from error
+        raise InvalidMessage(f"{field}: {value!r} isn't a value of type {kind} ({error})", field) from error
 
 
 def _is_integer(value: object) -> TypeGuard[int]:
@@ -70,8 +73,8 @@ def _is_integer(value: object) -> TypeGuard[int]:
 
 
 def applies(condition: Condition, keep: pc.Expression, column: pa.Field) -> bool:
-    """Return whether Arrow can compare the column as it is stored, and what its statistics say of it.
-    ``keep`` is the condition as an expression."""
+    """Return whether Arrow can compare the stored column, and its statistics, with a condition. ``keep`` is
+    the condition as an expression."""
     if isinstance(column.type, pa.UuidType):
         return False  # only its bytes can be compared
     if pa.types.is_floating(plain(column.type)) and condition.op in ("!=", "not in"):
@@ -88,8 +91,8 @@ def applies(condition: Condition, keep: pc.Expression, column: pa.Field) -> bool
 def partition_holds(
     conditions: list[pc.Expression], values: Mapping[str, str | None], types: Mapping[str, pa.DataType]
 ) -> bool:
-    """True if a file may hold rows that fulfil conditions on the columns that its folders name."""
-    keep = both(conditions)
+    """Return whether a file may hold rows that fulfil conditions on the columns that its folders name."""
+    keep = all_of(conditions)
     if keep is None:
         return True
     row = pa.table({name: pa.array([value], pa.string()).cast(types[name]) for name, value in values.items()})

@@ -1,4 +1,4 @@
-"""The choice of the reader for a file."""
+"""The choice of a file's reader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SUFFIXES = {
 
 
 def files_for(url: str, table: Table, field: str) -> FormatReader:
-    """The reader for a file: of the format that the order states, or that the file's suffix tells."""
+    """Return the reader of a file, by the order's format or the file's suffix."""
     suffixes = url.lower().rpartition("/")[2].split(".")
     suffix = suffixes[-2] if suffixes[-1] in COMPRESSED and len(suffixes) > 1 else suffixes[-1]
     match table.source_format if table.source_format != "auto" else _SUFFIXES.get(suffix):
@@ -41,4 +41,4 @@ def files_for(url: str, table: Table, field: str) -> FormatReader:
             return CsvFiles(table.types, "\t" if tabs else table.delimiter, field)
         case "jsonl":
             return JsonFiles(table.types, field)
-    raise UnreadableSource(f"{url} doesn't tell its format; name it in {field}.source_format")
+    raise UnreadableSource(f"{url} has a suffix of no known format; name the format in {field}.source_format")

@@ -13,21 +13,21 @@ from holdfast.reports.faults import UnreadableSource
 TIMEOUT_S = 60.0
 REDIRECTS_MAX = 5
 EXPIRED = (400, 401, 403, 404, 410)
-"""Answers of an address that no longer holds. S3 answers 400 where the credentials that signed it ended."""
+"""Answers of an expired address. S3 answers 400 if the credentials that signed it expired."""
 
 READ_AHEAD_BYTES = 1024 * 1024
-"""Least asked for at once: readers of footers ask for a few bytes at a time."""
+"""Smallest request in bytes: readers of footers ask for a few bytes at a time."""
 
 
 class HttpFile(io.RawIOBase):
-    """One file. ``size`` in bytes; ``version`` is its entity tag or date, and empty if the server tells none.
+    """One file. ``size`` in bytes; ``version`` is its entity tag or date, or empty.
 
     A file that changes while it is read is an error. Raises OSError, UnreadableSource for a server that
-    doesn't answer ranges or sends elsewhere, FileNotFoundError and PermissionError.
+    doesn't answer ranges or redirects to a forbidden place, FileNotFoundError and PermissionError.
 
     Args:
-        authorization: the header's value. It goes to the first server only.
-        trusts: whether a URL of that server may get it too.
+        authorization: the header's value. Only the first server gets it.
+        trusts: whether a URL of that server may get the header too.
         may_ask: whether a redirect may lead to a URL.
     """
 
@@ -58,29 +58,24 @@ class HttpFile(io.RawIOBase):
 
     @property
     def connected(self) -> bool:
-        """True if it holds a connection to the server."""
+        """Whether a connection to the server is open."""
         return self._connection is not None
 
     def readable(self) -> bool:
-        """True."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
         return True
 
     def tell(self) -> int:
-        """The position of the next byte."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
         self._position = max(0, base + offset)
         return self._position
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """So many bytes, fewer only at the end of the file."""
         left = max(0, self.size - self._position)
         size = left if size is None or size < 0 else min(size, left)
         start = self._position - self._held_at
@@ -88,16 +83,15 @@ class HttpFile(io.RawIOBase):
             try:
                 self._held = self._fetch(self._position, max(size, READ_AHEAD_BYTES)) if size else b""
             finally:
-                if self.closed:  # by now: Arrow reads ahead in a thread, and asks once more
+                if self.closed:  # meanwhile: Arrow's read-ahead thread asked once more
                     self._drop()
             self._held_at, start = self._position, 0
         self._position += size
         return self._held[start : start + size]
 
     def close(self) -> None:
-        """Close the connection."""
         super().close()
-        # It stays named: whoever reads in another thread by now drops it, and any that came after it.
+        # The attribute stays: a thread that still reads drops this connection, and any later one.
         if (connection := self._connection) is not None:
             connection.close()
 
@@ -107,7 +101,7 @@ class HttpFile(io.RawIOBase):
         try:
             return self._ask(start, size)
         except (http.client.HTTPException, ConnectionError):
-            # A server may close an idle connection at any time; a fresh one tells whether it is well.
+            # A server may close an idle connection at any time; a new one shows whether the server is up.
             self._drop()
         try:
             return self._ask(start, size)
@@ -120,22 +114,22 @@ class HttpFile(io.RawIOBase):
             self._connection = None
 
     def _ask(self, start: int, size: int) -> bytes:
-        led = self._url != self._first
+        redirected = self._url != self._first
         answer = self._answer(start, size)
-        if led and answer.status in EXPIRED:
-            # Where an earlier request was redirected to may hold for a while only.
+        if redirected and answer.status in EXPIRED:
+            # The target of an earlier redirect may have expired.
             self._drop()
             self._url = self._first
             answer = self._answer(start, size)
         return self._body(answer, start, size)
 
     def _answer(self, start: int, size: int) -> http.client.HTTPResponse:
-        """The answer of where the file is by now, redirects followed."""
+        """Return the answer of the present address, after redirects."""
         headers = {"Range": f"bytes={start}-{start + size - 1}", "Accept-Encoding": "identity"}
         if traceparent := current_traceparent():
             headers[TRACEPARENT] = traceparent
         for _ in range(1 + REDIRECTS_MAX):
-            # Asked for each request: later ones begin where an earlier one was redirected to.
+            # For each request: later ones begin at the target of an earlier redirect.
             headers |= self._secret()
             parts = urlsplit(self._url)
             if self._connection is None:
@@ -151,7 +145,7 @@ class HttpFile(io.RawIOBase):
         raise OSError(f"more than {REDIRECTS_MAX} redirects")
 
     def _secret(self) -> dict[str, str]:
-        """The header for where the file is by now, if that may get it."""
+        """Return the authorization header, if the present address may get it."""
         if not self._authorization or urlsplit(self._first)[:2] != urlsplit(self._url)[:2]:
             return {}
         return {"Authorization": self._authorization} if self._trusts(self._url) else {}
@@ -161,11 +155,11 @@ class HttpFile(io.RawIOBase):
         self._drop()
         parts = urlsplit(self._url)
         if parts.scheme not in ("http", "https"):
-            raise OSError("a redirect to something that isn't HTTP")
+            raise OSError("a redirect to a scheme other than HTTP")
         if not self._may_ask(self._url):
             raise UnreadableSource(
-                f"the server sends to {parts.scheme}://{parts.netloc.rpartition('@')[2]}, which isn't below"
-                " what may be read; name it in roots if it is to be trusted"
+                f"the server redirects to {parts.scheme}://{parts.netloc.rpartition('@')[2]}, which isn't"
+                " below the roots; add it to roots if you trust it"
             )
 
     def _body(self, answer: http.client.HTTPResponse, start: int, size: int) -> bytes:
@@ -191,7 +185,7 @@ class HttpFile(io.RawIOBase):
     def _check(self, headers: http.client.HTTPMessage) -> None:
         total = headers.get("Content-Range", "").rpartition("/")[2]
         if not total.isdecimal():
-            raise OSError("the server doesn't tell the file's size")
+            raise OSError("the server doesn't report the file's size")
         version = headers.get("ETag") or headers.get("Last-Modified") or ""
         if (self.size and int(total) != self.size) or (self.version and version != self.version):
             raise UnreadableSource("the file changed while it was read; order it again")

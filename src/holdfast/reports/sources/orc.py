@@ -9,22 +9,20 @@ import pyarrow.compute as pc
 import pyarrow.orc as paorc
 
 from holdfast.reports.faults import UnreadableSource
-from holdfast.reports.sources.files import Piece, Shape, rows_a_batch
+from holdfast.reports.sources.files import FileHead, Piece, rows_a_batch
 from holdfast.reports.sources.places import SourceFile
 
 
 class OrcFiles:
-    """ORC files. Arrow decodes a stripe at once, so its size (64 MB as a rule) bounds memory; timestamps
-    become nanoseconds, which reach from 1678 to 2262."""
+    """ORC files. Arrow decodes a whole stripe, so its size (usually 64 MB) bounds memory. Timestamps become
+    nanoseconds, which reach from 1678 to 2262."""
 
-    def shape(self, place: SourceFile) -> Shape:
-        """From the footer."""
+    def head(self, place: SourceFile) -> FileHead:
         with place.open() as file:
             orc = paorc.ORCFile(file)
-            return Shape(orc.schema, orc.nrows)
+            return FileHead(orc.schema, orc.nrows)
 
     def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
-        """Stripe by stripe, in batches."""
         with place.open() as file:
             orc = paorc.ORCFile(file)
             for at in range(orc.nstripes):
@@ -41,7 +39,7 @@ class OrcFiles:
 
 
 def _refuse_column(place: SourceFile, orc: paorc.ORCFile, stripe: int, columns: Sequence[str]) -> None:
-    """Raise UnreadableSource for the first column that can't be decoded: Arrow doesn't name it."""
+    """Raise UnreadableSource for the first column that can't be decoded: Arrow's error doesn't name it."""
     for name in columns:
         try:
             orc.read_stripe(stripe, columns=[name])

@@ -1,4 +1,4 @@
-"""Parquet: by row groups, of which those that a filter excludes are passed over."""
+"""Parquet: by row groups. Groups that a filter excludes are skipped."""
 
 from __future__ import annotations
 
@@ -8,31 +8,29 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
-from holdfast.reports.sources.files import Piece, Shape, rows_a_batch
+from holdfast.reports.sources.files import FileHead, Piece, rows_a_batch
 from holdfast.reports.sources.places import SourceFile
 
 BUFFER_BYTES = 256 * 1024
 REMOTE_BUFFER_BYTES = 8 * 1024 * 1024
-"""What is read of a column at once. A store far away is asked less often."""
+"""Bytes of a column in one read. A remote store gets fewer, larger reads."""
 
 INT96_UNIT = "us"
-"""Unit of the oldest kind of timestamps. As nanoseconds, those before 1678 and after 2262 would be wrong."""
+"""Unit of INT96 timestamps. Nanoseconds would be wrong before 1678 and after 2262."""
 
 GROUP_BYTES_MAX = 64 * 1024 * 1024
-"""A row group of a remote file up to this size, compressed, is read in few large requests."""
+"""Largest compressed row group of a remote file that is read in few large requests."""
 
 
 class ParquetFiles:
     """Parquet files."""
 
-    def shape(self, place: SourceFile) -> Shape:
-        """From the footer."""
+    def head(self, place: SourceFile) -> FileHead:
         with place.open() as file:
             parquet = pq.ParquetFile(file, pre_buffer=False, coerce_int96_timestamp_unit=INT96_UNIT)
-            return Shape(parquet.schema_arrow, parquet.metadata.num_rows)
+            return FileHead(parquet.schema_arrow, parquet.metadata.num_rows)
 
     def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
-        """Group by group, in batches."""
         with place.open() as file:
             metadata = pq.read_metadata(file)
             groups = range(metadata.num_row_groups) if keep is None else _groups(place, keep)
@@ -48,7 +46,7 @@ class ParquetFiles:
             )
             for group, size in zip(groups, sizes, strict=True):
                 rows = rows_a_batch(size.rows, size.decoded)
-                # In one thread, beside those that format: more of them take more time in all, and 50 MB.
+                # One thread, beside those that format: more threads would take more time in all, and 50 MB.
                 batches = parquet.iter_batches(
                     rows, row_groups=[group], columns=list(columns), use_threads=False
                 )
@@ -57,7 +55,7 @@ class ParquetFiles:
 
 
 class _Sizes:
-    """Of one row group: rows, and bytes of the columns that are read."""
+    """The rows of a row group, and the bytes of the columns that are read."""
 
     def __init__(self, group: pq.RowGroupMetaData, columns: Sequence[str]) -> None:
         wanted = set(columns)
@@ -73,7 +71,7 @@ class _Sizes:
 
 
 def _groups(place: SourceFile, keep: pc.Expression) -> list[int]:
-    """The row groups that may hold rows that fulfil ``keep``, by their statistics."""
+    """Return the row groups that may hold rows that fulfil ``keep``, by their statistics."""
     with place.open() as file:
         fragment = pads.ParquetFileFormat().make_fragment(file)
         return [group.id for group in fragment.subset(keep).row_groups]

@@ -1,4 +1,4 @@
-"""The places of sources: files by URL, listed in a stated order, opened for reading."""
+"""Source files by URL, listed in a fixed order."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from holdfast.reports.faults import UnreadableSource
 from holdfast.reports.sources.http import HttpFile
 
 Secrets = Callable[[str], Mapping[str, str]]
-"""The secret of a name. For S3: ``access_key_id``, ``secret_access_key``, ``session_token``, ``region``,
-``endpoint_url``; for HTTP: ``authorization``, the header's value; for all: ``root``, a URL that sources which
-it opens must lie below. All are optional."""
+"""A function from a name to its secret. Its fields for S3: ``access_key_id``, ``secret_access_key``,
+``session_token``, ``region``, ``endpoint_url``; for HTTP: ``authorization``, the header's value; for all:
+``root``, a URL that the sources must lie below. All are optional."""
 
-_PASSING = re.compile(
+_TEMPORARY = re.compile(
     r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|REQUEST_TIMEOUT|SERVICE_UNAVAILABLE|INTERNAL_FAILURE)"
     r"|AWS Error THROTTLING|curlCode|[Tt]imeout|HTTP status (408|425|429|5\d\d)"
 )
-# A name that isn't known may be known again: a resolver without a network says the same.
-_PASSING_KINDS = (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLEOFError, ssl.SSLZeroReturnError)
-_PASSING_NUMBERS = OWN_FAILURES | {errno.EHOSTDOWN, errno.EHOSTUNREACH}
+# An unknown host may be known later: a resolver without a network has the same error.
+_TEMPORARY_KINDS = (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+_TEMPORARY_NUMBERS = OWN_FAILURES | {errno.EHOSTDOWN, errno.EHOSTUNREACH}
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     """One file: its URL, its size in bytes, and a version that changes when its content does.
 
-    ``path``: what is opened of a file system: of this machine without links, of S3 with the bucket.
+    ``path``: the opened path: on this machine without links, on S3 with the bucket.
     ``partition``: the columns that its folders name, as ``key=value``.
     """
 
@@ -54,10 +54,10 @@ class SourceFile:
 
 
 def list_places(url: str, secret: Mapping[str, str], roots: Sequence[str] = ()) -> list[SourceFile]:
-    """The files that a source URL names, ordered by name. Raises UnreadableSource if there is none.
+    """Return the files of a source URL, by name. Raises UnreadableSource if there is none.
 
-    No link and no redirect leads out of ``roots``, if there are some; nor does the secret go with a redirect
-    out of its own root, or to another server."""
+    No link and no redirect may lead out of ``roots``. A redirect out of the secret's own root, or to another
+    server, doesn't get the secret."""
     parts = _parts(url)
     if parts.password is not None:
         raise InvalidMessage(f"sources: {shown(url)} holds a password; name it in credentials", "sources")
@@ -69,12 +69,12 @@ def list_places(url: str, secret: Mapping[str, str], roots: Sequence[str] = ()) 
     limits = [limit for limit in (roots, _own_root(secret)) if limit]
     for place in places:
         if not all(any(_opens_below(place, root) for root in limit) for limit in limits):
-            raise UnreadableSource(f"{place.url} leads out of the folders that may be read")
+            raise UnreadableSource(f"{place.url} leads out of the roots")
     return places
 
 
 def _opens_below(place: SourceFile, root: str) -> bool:
-    """Return whether what is opened lies below ``root``, wherever links led when the place was listed."""
+    """Return whether the opened path lies below ``root``, after links."""
     limit = _parts(root)
     if not place.remote:
         folder = _local(root, limit)
@@ -84,7 +84,7 @@ def _opens_below(place: SourceFile, root: str) -> bool:
 
 
 def _check_whole(url: str, parts: SplitResult) -> None:
-    """Raises InvalidMessage for what would be read at another place than the one that is checked."""
+    """Raise InvalidMessage for a URL whose checked path isn't the one that would be read."""
     if parts.scheme in ("s3", "file") and {"?", "#"} & set(url):
         raise InvalidMessage(
             f"sources: {shown(url)} holds a ? or #, which such a URL can't; write %3F or %23",
@@ -93,7 +93,7 @@ def _check_whole(url: str, parts: SplitResult) -> None:
 
 
 def listed(url: str, secret: Mapping[str, str]) -> list[SourceFile]:
-    """Return the files at a URL, wherever they lead."""
+    """Return the files of a URL, without checking where links lead."""
     system, path, prefix = _file_system(url, secret)
     if url.endswith("*"):
         return _below(url, system, prefix, path.removesuffix("*"))
@@ -103,12 +103,12 @@ def listed(url: str, secret: Mapping[str, str]) -> list[SourceFile]:
     if info.type == pafs.FileType.Directory:
         return _below(f"{url}/", system, prefix, f"{path}/")
     if info.type != pafs.FileType.File:
-        raise UnreadableSource(f"there is no file {url}; check its name")
+        raise UnreadableSource(f"no file {url}; check its name")
     return [_place(system, prefix, info, {})]
 
 
 def check_root(url: str, secret: Mapping[str, str], field: str) -> None:
-    """Raises InvalidMessage for a source that doesn't lie below the root of its credential."""
+    """Raise InvalidMessage for a source that doesn't lie below the root of its credential."""
     if (root := _own_root(secret)) and not is_below(url, root):
         raise InvalidMessage(f"{field}: {shown(url)} doesn't lie below the root of its credential", field)
 
@@ -118,8 +118,8 @@ def _own_root(secret: Mapping[str, str]) -> Sequence[str]:
 
 
 def is_below(url: str, roots: Sequence[str]) -> bool:
-    """Return whether a source URL is one of ``roots`` or lies below it, wherever links in folders of this
-    machine lead. One that climbs (``..``) lies nowhere. A root without a query says nothing of queries."""
+    """Return whether a source URL is one of ``roots`` or lies below it, after links on this machine. A URL
+    with ``..`` lies below none. A root without a query allows any query."""
     if ".." in re.split(r"[/\\]", unquote(url)):
         return False
     return any(_is_below(url, root) for root in roots)
@@ -141,7 +141,7 @@ def _is_below(url: str, root: str) -> bool:
 
 
 def _local(url: str, parts: SplitResult) -> Path | None:
-    """The file of this machine that a URL names, links followed; None for another URL."""
+    """Return the file of this machine that a URL names, after links; None for another URL."""
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return Path(unquote(parts.path)).resolve()
     return None if parts.scheme else Path(url).resolve()
@@ -151,32 +151,33 @@ def _parts(url: str) -> SplitResult:
     try:
         return urlsplit(url)
     except ValueError as error:
-        raise InvalidMessage(f"sources: {shown(url)} is no URL: {error}", "sources") from None
+        raise InvalidMessage(f"sources: {shown(url)} isn't a URL: {error}", "sources") from None
 
 
 @contextmanager
 def readable(url: str) -> Iterator[None]:
-    """Raise the errors of reading ``url`` as UnreadableSource, or as Unavailable if it can't be reached."""
+    """Raise UnreadableSource for the errors of reading ``url``, or Unavailable if the service can't be
+    reached."""
     try:
         yield
     except FileNotFoundError as error:
-        raise UnreadableSource(f"there is no file {url}; check its name") from error
+        raise UnreadableSource(f"no file {url}; check its name") from error
     except PermissionError as error:
         raise UnreadableSource(f"{url} may not be read; check its permissions") from error
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, EOFError) as error:
         raise UnreadableSource(f"{url} can't be read: {_first_line(error)}") from error
     except OSError as error:
-        if _passes(error):
+        if _is_temporary(error):
             raise Unavailable(f"{url} can't be reached: {_first_line(error)}") from error
         raise UnreadableSource(f"{url} can't be read: {_first_line(error)}") from error
 
 
-def _passes(error: OSError) -> bool:
+def _is_temporary(error: OSError) -> bool:
     """Return whether another try may succeed."""
-    if isinstance(error, _PASSING_KINDS) or error.errno in _PASSING_NUMBERS:
+    if isinstance(error, _TEMPORARY_KINDS) or error.errno in _TEMPORARY_NUMBERS:
         return True
-    # Arrow says OSError of a damaged file too; only a service's own words tell the two apart.
-    return _PASSING.search(str(error)) is not None
+    # Arrow raises OSError for a damaged file too; only the service's text shows the difference.
+    return _TEMPORARY.search(str(error)) is not None
 
 
 def _first_line(error: BaseException) -> str:
@@ -184,7 +185,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _file_system(url: str, secret: Mapping[str, str]) -> tuple[pafs.FileSystem, str, str]:
-    """The file system, the path in it, and what stands before a path in its URL."""
+    """Return the file system, the path in it, and the prefix of its URLs."""
     parts = _parts(url)
     match parts.scheme:
         case "s3":
@@ -193,22 +194,15 @@ def _file_system(url: str, secret: Mapping[str, str]) -> tuple[pafs.FileSystem, 
             return pafs.LocalFileSystem(), unquote(parts.path), "file://"
         case "":
             path = f"{Path(url.rstrip('*/')).absolute()}" if not url.startswith("/") else url
-            return (
-                pafs.LocalFileSystem(),
-                path + (url[-1] if url[-1] in "*/" and path[-1] != url[-1] else ""),
-                "",
-            )
-    raise InvalidMessage(f"sources: {shown(url)!r} is no URL of file, s3, http or https", "sources")
+            end = url[-1] if url[-1] in "*/" and path[-1] != url[-1] else ""
+            return pafs.LocalFileSystem(), path + end, ""
+    raise InvalidMessage(f"sources: {shown(url)!r} must be a URL of file, s3, http or https", "sources")
 
 
 def _s3(secret: Mapping[str, str]) -> pafs.FileSystem:
-    environment = os.environ
-    region = secret.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
-    endpoint = (
-        secret.get("endpoint_url")
-        or environment.get("AWS_ENDPOINT_URL_S3")
-        or environment.get("AWS_ENDPOINT_URL")
-    )
+    get = os.environ.get
+    region = secret.get("region") or get("AWS_REGION") or get("AWS_DEFAULT_REGION")
+    endpoint = secret.get("endpoint_url") or get("AWS_ENDPOINT_URL_S3") or get("AWS_ENDPOINT_URL")
     return pafs.S3FileSystem(
         access_key=secret.get("access_key_id"),
         secret_key=secret.get("secret_access_key"),
@@ -221,7 +215,8 @@ def _s3(secret: Mapping[str, str]) -> pafs.FileSystem:
 
 
 def _below(url: str, system: pafs.FileSystem, prefix: str, start: str) -> list[SourceFile]:
-    """All data files whose paths begin with ``start``; names that begin with ``_`` or ``.`` are left out."""
+    """Return all data files whose paths begin with ``start``, without names that begin with ``_`` or
+    ``.``."""
     folder = start if start.endswith("/") else start.rpartition("/")[0] + "/"
     infos = system.get_file_info(
         pafs.FileSelector(folder.rstrip("/") or "/", recursive=True, allow_not_found=True)
@@ -235,7 +230,7 @@ def _below(url: str, system: pafs.FileSystem, prefix: str, start: str) -> list[S
             continue
         places.append(_place(system, prefix, info, _partition(folders[:-1])))
     if not places:
-        raise UnreadableSource(f"there are no data files in {url}; check its name")
+        raise UnreadableSource(f"no data files in {url}; check its name")
     return places
 
 
@@ -252,7 +247,7 @@ def _place(
     system: pafs.FileSystem, prefix: str, info: pafs.FileInfo, partition: Mapping[str, str | None]
 ) -> SourceFile:
     remote = prefix == "s3://"
-    # A link is followed once: to change it later leads nowhere else.
+    # Links are followed once: a later change of a link has no effect.
     path = info.path if remote else os.path.realpath(info.path)
     return SourceFile(
         url=f"{prefix}{info.path}",
@@ -266,7 +261,8 @@ def _place(
 
 
 def shown(url: str) -> str:
-    """The URL without what may be secret: a name and password, or the query, which holds a signature."""
+    """Return the URL without possible secrets: user and password, and the query of HTTP with its
+    signature."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -1,4 +1,4 @@
-"""One table of an order: its files, held together by one set of columns."""
+"""One table of an order: its files, read as one set of columns."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from holdfast.errors import InvalidMessage
 from holdfast.extend.tracing import span
 from holdfast.reports.faults import UnreadableSource
 from holdfast.reports.order import Column, Table
-from holdfast.reports.sources.files import FormatReader, Piece, Shape, rows_a_batch
-from holdfast.reports.sources.filters import applies, both, expression, partition_holds
+from holdfast.reports.sources.files import FileHead, FormatReader, Piece, rows_a_batch
+from holdfast.reports.sources.filters import all_of, applies, expression, partition_holds
 from holdfast.reports.sources.formats import files_for
 from holdfast.reports.sources.places import (
     Secrets,
@@ -30,10 +30,10 @@ from holdfast.reports.sources.places import (
 from holdfast.reports.sources.types import cast, plain, type_named
 
 SORT_BYTES_MAX = 64 * 1024 * 1024
-"""Largest result, decoded, that is sorted here: a sort needs all rows in memory."""
+"""Largest decoded result, in bytes, that is sorted: a sort needs all rows in memory."""
 
 SOURCE, FILES = "holdfast.source", "holdfast.files"
-"""What the span of reading tells: the first file, and how many there are."""
+"""Attributes of the span of reading: the first file, and the number of files."""
 
 _HEADS_AT_ONCE = 8
 
@@ -49,10 +49,10 @@ class _File:
 
 
 def open_table(table: Table, secrets: Secrets, field: str, roots: Sequence[str] = ()) -> TableReader:
-    """Find the files, read their heads, and check that table and files fit.
+    """Find the files, read their heads, and check that they fit the table.
 
-    ``field`` names the table in errors. ``roots``: what the URLs must lie in; any may be read if there are
-    none. Raises UnreadableSource, Unavailable and InvalidMessage.
+    ``field`` names the table in errors. ``roots``: URLs that sources must lie below; without any, all are
+    allowed. Raises UnreadableSource, Unavailable and InvalidMessage.
     """
     named = {f"{field}.sources[{at}]": url for at, url in enumerate(table.sources)}
     for where, url in named.items():
@@ -64,36 +64,36 @@ def open_table(table: Table, secrets: Secrets, field: str, roots: Sequence[str] 
     places = [place for url in table.sources for place in list_places(url, secret, roots)]
     readers = [files_for(place.url, table, field) for place in places]
     with ThreadPoolExecutor(_HEADS_AT_ONCE) as pool:
-        shapes = list(pool.map(_shape, readers, places))
-    found = list(zip(places, readers, shapes, strict=True))
-    # An empty file fits all others. If there are none, what is ordered must tell the columns.
+        heads = list(pool.map(_head, readers, places))
+    found = list(zip(places, readers, heads, strict=True))
+    # An empty file fits all others. If all are empty, the order names the columns.
     full = [one for one in found if not one[2].blank] or [
-        (place, reader, _ordered_shape(table, field)) for place, reader, _ in found
+        (place, reader, _ordered_head(table, field)) for place, reader, _ in found
     ]
     files = [
-        _File(place, reader, shape.schema, _columns(place, shape), shape.rows, shape.blank)
-        for place, reader, shape in full
+        _File(place, reader, head.schema, _columns(place, head), head.rows, head.blank)
+        for place, reader, head in full
     ]
     return TableReader(table, files, field)
 
 
-def _ordered_shape(table: Table, field: str) -> Shape:
-    """No rows, of the columns that the order names: text, but those with a stated type."""
+def _ordered_head(table: Table, field: str) -> FileHead:
+    """Return the columns that the order names. Those without a stated type are text."""
     kinds = {name: type_named(kind, f"{field}.types.{name}") for name, kind in table.types.items()}
     names = dict.fromkeys([column.source for column in table.columns])
     names |= dict.fromkeys([condition.column for condition in table.filter])
     names |= dict.fromkeys([*(key.column for key in table.sort), *kinds])
-    return Shape(pa.schema([(name, kinds.get(name, pa.string())) for name in names]), 0, blank=True)
+    return FileHead(pa.schema([(name, kinds.get(name, pa.string())) for name in names]), 0, blank=True)
 
 
-def _shape(files: FormatReader, place: SourceFile) -> Shape:
+def _head(reader: FormatReader, place: SourceFile) -> FileHead:
     with readable(place.url):
-        return files.shape(place)
+        return reader.head(place)
 
 
-def _columns(place: SourceFile, shape: Shape) -> dict[str, pa.DataType]:
+def _columns(place: SourceFile, head: FileHead) -> dict[str, pa.DataType]:
     schema: dict[str, pa.DataType] = {}
-    for column in shape.schema:
+    for column in head.schema:
         if column.name in schema:
             raise UnreadableSource(f"{place.url} has two columns {column.name!r}; name them differently")
         schema[column.name] = plain(column.type)
@@ -103,17 +103,20 @@ def _columns(place: SourceFile, shape: Shape) -> dict[str, pa.DataType]:
 class TableReader:
     """The rows of one table.
 
-    ``columns``: those of the report, in order. ``schema``: their names and types in the source, types without
-    ways of storage (no dictionaries).
-    ``rows``: how many there are, where the sources tell and nothing is filtered.
-    ``source_bytes``: of all files. ``version``: changes when a file does.
+    ``columns``: those of the report, in order. ``schema``: their names and types in the source, as plain
+    types.
+    ``rows``: the number of rows, or None; unknown with a filter.
+    ``source_bytes``: of all files. ``version``: changes when a file changes.
     """
 
     def __init__(self, table: Table, files: list[_File], field: str) -> None:
         self._table = table
         self._files = files
         self._field = field
-        self._types = self._agree()
+        self._types = self._common_types()
+        for name, kind in table.types.items():
+            self._known(name, f"types.{name}")
+            self._types[name] = type_named(kind, f"{field}.types.{name}")
         self.columns = table.columns or tuple(Column(source=name) for name in self._types)
         for at, column in enumerate(self.columns):
             self._known(column.source, f"columns[{at}].source")
@@ -126,40 +129,35 @@ class TableReader:
         counts = [file.rows for file in files]
         self.rows = None if table.filter or None in counts else sum(count or 0 for count in counts)
         self.source_bytes = sum(file.place.size for file in files)
-        told = "".join(f"{file.place.url}\0{file.place.version}\0" for file in files)
-        self.version = hashlib.sha256(told.encode()).hexdigest()
+        versions = "".join(f"{file.place.url}\0{file.place.version}\0" for file in files)
+        self.version = hashlib.sha256(versions.encode()).hexdigest()
 
     def pieces(self) -> Generator[Piece, None, None]:
-        """The rows; columns are named ``0``, ``1``, … in the report's order.
+        """Yield the rows; columns are named ``0``, ``1``, … in the report's order.
 
-        Raises UnreadableSource, Unavailable, and InvalidMessage for rows that are too many to sort.
+        Raises UnreadableSource, Unavailable, and InvalidMessage if the rows are too large to sort.
         """
         needed = dict.fromkeys([*self.schema.names, *(key.column for key in self._table.sort)])
         pieces = (piece for file in self._files for piece in self._read(file, list(needed)))
-        told: dict[str, str | int] = {SOURCE: shown(self._files[0].place.url), FILES: len(self._files)}
-        with span("read source", kind="client", attributes=told):
+        attributes: dict[str, str | int] = {SOURCE: shown(self._files[0].place.url), FILES: len(self._files)}
+        with span("read source", kind="client", attributes=attributes):
             for batch, spent in self._sorted(pieces) if self._table.sort else pieces:
                 arrays = [batch.column(name) for name in self.schema.names]
                 yield Piece(pa.record_batch(arrays, [str(at) for at in range(len(arrays))]), spent)
 
-    # --- what table and files agree on
+    # --- types
 
-    def _agree(self) -> dict[str, pa.DataType]:
-        first, *others = self._files
-        types = dict(first.schema)
+    def _common_types(self) -> dict[str, pa.DataType]:
         if self._table.drift == "merge":
-            types = self._merged()
-        else:
-            wanted = self._wanted(types)
-            for other in others:
-                self._same(first, other, wanted)
-        for name, kind in self._table.types.items():
-            self._known_among(name, types, f"types.{name}")
-            types[name] = type_named(kind, f"{self._field}.types.{name}")
-        return types
+            return self._merged()
+        first, *others = self._files
+        wanted = self._wanted(first.schema)
+        for other in others:
+            self._check_same(first, other, wanted)
+        return dict(first.schema)
 
     def _wanted(self, types: Mapping[str, pa.DataType]) -> list[str]:
-        """The columns that matter: all, unless some are chosen."""
+        """Return the columns that the order reads; all, if it chooses none."""
         table = self._table
         if not table.columns:
             return list(types)
@@ -170,7 +168,7 @@ class TableReader:
             *(key.column for key in table.sort),
         ]
 
-    def _same(self, first: _File, other: _File, wanted: list[str]) -> None:
+    def _check_same(self, first: _File, other: _File, wanted: list[str]) -> None:
         advice = f"mend the files, or set {self._field}.drift to 'merge'"
         for name in wanted:
             mine, its = first.schema.get(name), other.schema.get(name)
@@ -216,7 +214,7 @@ class TableReader:
             for name in dict.fromkeys([*needed, *filtered])
             if name in own and name not in place.partition
         ]
-        pushed = both(
+        pushed = all_of(
             [
                 keep
                 for condition, keep in self._conditions
@@ -225,19 +223,18 @@ class TableReader:
                 and applies(condition, keep, file.stored.field(name))
             ]
         )
-        keep = both([keep for _, keep in self._conditions])
+        keep = all_of([keep for _, keep in self._conditions])
         with readable(place.url):
-            # A report may be of the folders' columns alone; one column must tell how many rows there are.
+            # A report may have the folders' columns alone; then one column shows the number of rows.
             columns = inside or [name for name in own if name not in place.partition][:1]
             for batch, spent in file.files.read(place, columns, pushed):
                 names = dict.fromkeys([*needed, *filtered])
                 rows = pa.table([self._column(file, batch, name) for name in names], names=list(names))
                 if keep is not None:
                     rows = rows.filter(keep)
-                    spent_on = spent / max(1, len(rows.to_batches()))
-                    yield from (Piece(part, spent_on) for part in rows.select(needed).to_batches())
-                else:
-                    yield from (Piece(part, spent) for part in rows.select(needed).to_batches())
+                batches = rows.select(needed).to_batches()
+                share = spent if keep is None else spent / max(1, len(batches))
+                yield from (Piece(part, share) for part in batches)
 
     def _column(self, file: _File, batch: pa.RecordBatch, name: str) -> pa.Array:
         kind = self._types[name]
@@ -283,13 +280,11 @@ class TableReader:
         return expression(condition, kind, f"{self._field}.filter[{at}].value")
 
     def _known(self, name: str, where: str) -> pa.DataType:
-        return self._known_among(name, self._types, where)
-
-    def _known_among(self, name: str, types: Mapping[str, pa.DataType], where: str) -> pa.DataType:
+        types = self._types
         if name in types:
             return types[name]
         near = difflib.get_close_matches(name, types, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(list(types)[:20])}"
+        hint = f"; did you mean {near[0]!r}?" if near else f"; columns are {', '.join(list(types)[:20])}"
         return self._refuse(where, f"the source has no column {name!r}{hint}")
 
     def _refuse(self, where: str, text: str) -> pa.DataType:
@@ -297,6 +292,6 @@ class TableReader:
 
 
 def _sortable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column as Arrow sorts it: of UUIDs their bytes, which are in the order of their text."""
+    """Return the column as Arrow can sort it: UUIDs as bytes, which have the order of their texts."""
     kind = column.type
     return column.cast(kind.storage_type) if isinstance(kind, pa.BaseExtensionType) else column

@@ -1,4 +1,4 @@
-"""CSV and JSON lines, also compressed."""
+"""Readers of CSV and JSON lines, also compressed."""
 
 from __future__ import annotations
 
@@ -15,38 +15,37 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from holdfast.reports.faults import UnreadableSource
-from holdfast.reports.sources.files import BLANK, Piece, Shape
+from holdfast.reports.sources.files import BLANK, FileHead, Piece
 from holdfast.reports.sources.places import SourceFile
 from holdfast.reports.sources.types import type_named
 
 COMPRESSED = {"gz": "gzip", "zst": "zstd", "bz2": "bz2"}
-"""How a file is compressed, by its suffix."""
+"""Compressions by suffix."""
 
 BLOCK_BYTES = 1024 * 1024
-"""What is parsed at once. A row can't be longer."""
+"""Bytes of a parsed block, and of the longest row."""
 
 _EXACT_MAX = 2**53
-"""Whole numbers up to this are floats of 64 bits without a loss."""
+"""Whole numbers up to this are exact as floats of 64 bits."""
 
 _INFINITE = 2**1024
-"""The first number beyond all floats of 64 bits."""
+"""The first whole number beyond all floats of 64 bits."""
 
 _ZONE = r":\d\d(Z|[+-]\d\d(:?\d\d)?)$"
-"""The end of a timestamp that names its distance from UTC."""
+"""The end of a timestamp with an offset from UTC."""
 
 _MANY_DIGITS = re.compile(rb"\d{16}")
 
 
 class CsvFiles:
-    """CSV with a header, in UTF-8. Columns are text (``00123`` keeps its zeros) but those with a stated type.
-    A field without anything is null, and ``""`` an empty text."""
+    """CSV with a header, in UTF-8. Columns without a stated type are text (``00123`` keeps its zeros). An
+    empty field is null, and ``""`` an empty text."""
 
     def __init__(self, types: Mapping[str, str], delimiter: str, field: str) -> None:
         self._types = {name: type_named(kind, f"{field}.types.{name}") for name, kind in types.items()}
         self._parse = pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
 
-    def shape(self, place: SourceFile) -> Shape:
-        """From the header."""
+    def head(self, place: SourceFile) -> FileHead:
         try:
             with place.open() as file:
                 names = self._open(place, file, {}).schema.names
@@ -54,10 +53,9 @@ class CsvFiles:
             if _is_blank(place):
                 return BLANK
             raise
-        return Shape(pa.schema([(name, self._types.get(name, pa.string())) for name in names]), None)
+        return FileHead(pa.schema([(name, self._types.get(name, pa.string())) for name in names]), None)
 
     def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
-        """Block by block."""
         with place.open() as file:
             types = {name: self._types.get(name, pa.string()) for name in columns}
             yield from _pieces(place, file, self._open(place, file, types))
@@ -82,15 +80,14 @@ class CsvFiles:
 
 
 class JsonFiles:
-    """JSON lines. Types that aren't stated are those of the first rows; later rows must fit them."""
+    """JSON lines. Columns without a stated type have that of the first rows, which later rows must fit."""
 
     def __init__(self, types: Mapping[str, str], field: str) -> None:
         self._field = field
         self._named = [(name, type_named(kind, f"{field}.types.{name}")) for name, kind in types.items()]
         self._types = pa.schema(self._named) if self._named else None
 
-    def shape(self, place: SourceFile) -> Shape:
-        """From the first rows."""
+    def head(self, place: SourceFile) -> FileHead:
         try:
             with place.open() as file:
                 schema = self._open(place, file, self._types).schema
@@ -98,10 +95,11 @@ class JsonFiles:
             if _is_blank(place):
                 return BLANK
             raise
-        return Shape(self._with_zones(place, schema), None)
+        return FileHead(self._with_zones(place, schema), None)
 
     def _with_zones(self, place: SourceFile, guessed: pa.Schema) -> pa.Schema:
-        """The types of the first rows, timestamps with the zone that Arrow drops. Nested ones are text."""
+        """Return the types of the first rows, with the zones that Arrow drops. Nested timestamps become
+        text."""
         stated = dict(self._named)
         texts = pa.schema(
             [
@@ -125,7 +123,6 @@ class JsonFiles:
         return texts
 
     def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
-        """Block by block."""
         with place.open() as file:
             checked = False
             guessed = [name for name in columns if name not in dict(self._named)]
@@ -138,7 +135,7 @@ class JsonFiles:
                 yield Piece(batch.select(list(columns)), spent)
 
     def _check_whole_numbers(self, place: SourceFile, kinds: Mapping[str, pa.DataType]) -> None:
-        """Raise UnreadableSource for a whole number that Arrow made a float of, which is another number."""
+        """Raise UnreadableSource for a whole number that Arrow's float would change."""
         with place.open() as file:
             for line in io.BufferedReader(_plain(place, file)):
                 if not _MANY_DIGITS.search(line):
@@ -146,13 +143,13 @@ class JsonFiles:
                 try:
                     row = json.loads(line)
                 except ValueError:
-                    continue  # Arrow reads some of what this doesn't, such as two objects on a line
+                    continue  # Arrow reads some lines that Python doesn't, such as one with two objects
                 for name, kind in kinds.items():
                     if (number := _rounded(row.get(name), kind)) is not None:
                         raise UnreadableSource(
-                            f"column {name!r} of {place.url} holds {number} among numbers that are read as"
-                            f" floats, which would round it; state a type in {self._field}.types, such as"
-                            " uint64 or decimal(38,0), or write it as text"
+                            f"column {name!r} of {place.url} holds {number}, and is read as floats, which"
+                            f" would round it; state a type in {self._field}.types, such as uint64 or"
+                            " decimal(38,0), or write it as text"
                         )
 
     def _open(self, place: SourceFile, file: pa.NativeFile, types: pa.Schema | None) -> pa.RecordBatchReader:
@@ -173,7 +170,7 @@ def _compression(place: SourceFile) -> str | None:
 
 
 def _pieces(place: SourceFile, file: pa.NativeFile, reader: pa.RecordBatchReader) -> Iterator[Piece]:
-    """A block each. What is compressed is read some blocks ahead of them."""
+    """Yield the blocks. A compressed file is read some blocks ahead."""
     compressed, position = _compression(place) is not None, 0
     for batch in reader:
         before, read = position, place.size if file.closed else file.tell()  # closed: read to its end
@@ -182,7 +179,7 @@ def _pieces(place: SourceFile, file: pa.NativeFile, reader: pa.RecordBatchReader
 
 
 def _is_blank(place: SourceFile) -> bool:
-    """Return whether there is nothing in the file, or nothing but white space."""
+    """Return whether the file is empty, or holds only white space."""
     with place.open() as file:
         plain = _plain(place, file)
         while block := plain.read(BLOCK_BYTES):
@@ -192,7 +189,7 @@ def _is_blank(place: SourceFile) -> bool:
 
 
 def _without_times(kind: pa.DataType) -> pa.DataType:
-    """The type with text in place of timestamps."""
+    """Return the type with text in place of timestamps."""
     if pa.types.is_timestamp(kind):
         return pa.string()
     if pa.types.is_struct(kind):
@@ -203,7 +200,7 @@ def _without_times(kind: pa.DataType) -> pa.DataType:
 
 
 def _may_be_rounded(array: pa.Array) -> bool:
-    """Return whether a column, or what is nested in it, holds floats that no fraction fits into."""
+    """Return whether an array, or a nested one, holds floats so large that they have no fraction."""
     if pa.types.is_struct(array.type):
         return any(_may_be_rounded(field) for field in array.flatten())
     if pa.types.is_list(array.type):
@@ -214,7 +211,7 @@ def _may_be_rounded(array: pa.Array) -> bool:
 
 
 def _rounded(value: Any, kind: pa.DataType) -> int | None:
-    """Return a whole number in a value that isn't the same as a float."""
+    """Return a whole number in a value that a float would change; None if there is none."""
     if isinstance(value, dict) and pa.types.is_struct(kind):
         found = (_rounded(value.get(field.name), field.type) for field in kind)
         return next((number for number in found if number is not None), None)

@@ -1,4 +1,4 @@
-"""Types of columns: which are the same, and by which name an order knows them."""
+"""Types of columns: equal ones, and their names in orders."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _WIDE_PRECISION_MAX = 76
 
 
 def type_named(name: str, field: str) -> pa.DataType:
-    """The type of a name in an order. Raises InvalidMessage that names ``field``."""
+    """Return the type of a name in an order. Raises InvalidMessage that names ``field``."""
     if found := _NAMED.get(name):
         return found
     if (decimal := _DECIMAL.fullmatch(name)) and 0 < int(decimal[1]) <= _PRECISION_MAX:
         return pa.decimal128(int(decimal[1]), min(int(decimal[2]), int(decimal[1])))
     known = ", ".join(_NAMED)
-    raise InvalidMessage(f"{field}: {name!r} is no type; there are {known} and decimal(p,s)", field)
+    raise InvalidMessage(f"{field}: {name!r} isn't a type; types are {known} and decimal(p,s)", field)
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """The type whose values are the same, whatever way they are stored."""
+    """Return the type of the same values, without a way of storage such as a dictionary."""
     t = pa.types
     if t.is_dictionary(kind) or t.is_run_end_encoded(kind):
         return plain(kind.value_type)
@@ -60,14 +60,14 @@ def plain(kind: pa.DataType) -> pa.DataType:
     if t.is_date64(kind):
         return pa.date32()
     if t.is_timestamp(kind) and kind.tz is not None:
-        return pa.timestamp(kind.unit, "UTC")  # the same instant, whatever the zone, known by name or not
+        return pa.timestamp(kind.unit, "UTC")  # the same instants, also if the zone's name is unknown
     if t.is_decimal(kind):
         return _plain_decimal(kind)
     return kind
 
 
 def _plain_decimal(kind: pa.DataType) -> pa.DataType:
-    """A decimal with a scale from 0 on, of 128 bits if it goes into that."""
+    """Return a decimal type with a scale of 0 or more, of 128 bits if that is enough."""
     precision, scale = kind.precision - min(0, kind.scale), max(0, kind.scale)
     if precision <= _PRECISION_MAX:
         return pa.decimal128(precision, scale)
@@ -75,7 +75,7 @@ def _plain_decimal(kind: pa.DataType) -> pa.DataType:
 
 
 def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The array as a plain type, every value unchanged. Raises ArrowInvalid if one would be."""
+    """Return the array as a plain type. Raises ArrowInvalid if a value would change."""
     if array.type == kind:
         return array
     if isinstance(array, pa.ExtensionArray):
