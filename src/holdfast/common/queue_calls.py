@@ -1,35 +1,47 @@
-"""The common parts of the queue's adapters: the limits of a call, and the receipts, attributes and dead
-letters of those that number their messages."""
+"""The common parts of the queue's adapters: the limits of a call, and the receipts and attributes
+of queues that number their messages."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
+from holdfast.common.message import SeqKind
 from holdfast.common.record import UNREADABLE
 from holdfast.errors import TooLarge
+
+T = TypeVar("T")
+
+CALL_BYTES = 16 << 20
+"""The most bytes of bodies in one call to a database, unless a single body is larger."""
+
+MICROS_MAX = 10**15
+"""The longest time in a call, some 31 years."""
 
 _RECEIPT = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})", re.ASCII)
 
 _attributes = msgspec.json.Decoder(dict[str, str])
 
 
-class DeadLetterRecord(msgspec.Struct):
-    """The record of a dead letter, beside its id, attributes and body. ``run`` is a text because it may have
-    more digits than other programs read."""
+class NumberedQueue:
+    """The properties of a queue whose database numbers its messages and knows their keys."""
 
-    reason: str
-    detail: str = ""
-    stream: str = ""
-    key: str = ""
-    run: str = "0"
-    seq: str = ""
-    turn: int | None = None
-
-
-dead_letter_record = msgspec.json.Decoder(DeadLetterRecord)
+    max_receives = 1
+    linger_s = 0.0
+    hold_max_s = math.inf
+    sends_in_order = True
+    seq_kind: SeqKind = "increasing"
+    fifo = False
+    delay_max_s = math.inf
+    tells_lag = True
+    hides_dead_letters = False
+    tells_stale = True
+    frees_on_evict = True
+    by_key = True
 
 
 def check_batch(batch: Sequence[object], max_batch: int) -> None:
@@ -45,6 +57,24 @@ def check_bodies(bodies: Iterable[bytes], max_bytes: int) -> None:
             raise TooLarge(
                 f"a body of {len(body)} bytes is over the queue's max_bytes, {max_bytes} (max_message_bytes)"
             )
+
+
+def by_bytes(items: Sequence[T], bytes_of: Callable[[T], int], most: int) -> list[Sequence[T]]:
+    """Split items into parts of ``most`` bytes each, unless a single item is larger."""
+    parts, begin, size = [], 0, 0
+    for place, item in enumerate(items):
+        size += bytes_of(item)
+        if size > most and place > begin:
+            parts.append(items[begin:place])
+            begin, size = place, bytes_of(item)
+    if begin < len(items):
+        parts.append(items[begin:])
+    return parts
+
+
+def micros(seconds: float) -> int:
+    """Return a duration in microseconds, as databases take it."""
+    return round(max(0.0, min(seconds * 1e6, MICROS_MAX)))
 
 
 def make_receipt(number: int | str, receives: int | str) -> str:

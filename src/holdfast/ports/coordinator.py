@@ -5,10 +5,13 @@ It may lose everything at any time. Nothing wrong is committed then, because the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 import msgspec
 
+from holdfast.common.record import UNREADABLE
+from holdfast.errors import ClaimLost, MembershipLost
 from holdfast.rules.cluster.placement import Load, Member
 
 __all__ = ["Change", "Claim", "Coordinator", "Load", "Member"]
@@ -29,6 +32,24 @@ class Change(msgspec.Struct, frozen=True):
     kind: Literal["joined", "left", "claim"]
     member: Member | None = None
     claim: Claim | None = None
+
+
+def membership_lost(member: str) -> MembershipLost:
+    """Return the error for a membership that isn't alive."""
+    return MembershipLost(f"membership {member} is not known: lapsed, evicted or forgotten; join again")
+
+
+def claim_lost(claim: Claim) -> ClaimLost:
+    """Return the error for a claim that has changed."""
+    return ClaimLost(f"{claim.key}: the claim of {claim.member}, version {claim.version}, has changed")
+
+
+def read_member(record: bytes, decode: Callable[[bytes], Member]) -> Member | None:
+    """Return a member; None for an unreadable record, so that the others are still listed."""
+    try:
+        return decode(record)
+    except UNREADABLE:
+        return None
 
 
 class Coordinator(Protocol):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, Protocol
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.common.message import SeqKind
+from holdfast.common.record import reading
+from holdfast.errors import HoldfastError
+
+T = TypeVar("T")
 
 
 class Outgoing(msgspec.Struct, frozen=True):
@@ -64,6 +70,60 @@ class DeadLetter(msgspec.Struct, frozen=True):
     seq: str = ""
     at: float = 0.0
     turn: int | None = None
+
+
+class DeadLetterRecord(msgspec.Struct):
+    """The record of a dead letter, which databases store beside its id, attributes and body.
+
+    ``run`` is a text because it may have more digits than other programs read."""
+
+    reason: str
+    detail: str = ""
+    stream: str = ""
+    key: str = ""
+    run: str = "0"
+    seq: str = ""
+    turn: int | None = None
+
+
+_record = msgspec.json.Decoder(DeadLetterRecord)
+
+
+def encode_dead_letter(letter: DeadLetter, turn: int | None = None) -> bytes:
+    """Return the record of a dead letter; ``turn`` is in it only if given."""
+    return msgspec.json.encode(
+        DeadLetterRecord(
+            letter.reason, letter.detail, letter.stream, letter.key, str(letter.run), letter.seq, turn
+        )
+    )
+
+
+def decode_dead_letter(
+    name: str,
+    body: bytes,
+    record: bytes | str,
+    attributes: dict[str, str],
+    at_us: int,
+    turn: int | None = None,
+) -> DeadLetter:
+    """Return the dead letter that a database stores. ``turn`` takes the place of the record's own."""
+    with reading(f"dead letter {name!r}"):
+        r = _record.decode(record)
+        turn = r.turn if turn is None else turn
+        return DeadLetter(
+            name, body, r.reason, attributes, r.detail, r.stream, r.key, int(r.run), r.seq, at_us / 1e6, turn
+        )
+
+
+async def delivered(delivering: Awaitable[T], give_back: Callable[[T], Awaitable[object]]) -> T:
+    """Wait for deliveries. If the caller is cancelled meanwhile, give back those that arrive."""
+    deliveries = asyncio.ensure_future(delivering)
+    try:
+        return await asyncio.shield(deliveries)
+    except asyncio.CancelledError:
+        with contextlib.suppress(HoldfastError):
+            await give_back(await deliveries)
+        raise
 
 
 class WaitingMessage(msgspec.Struct, frozen=True):

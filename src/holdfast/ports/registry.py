@@ -6,6 +6,8 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.errors import TooLarge
+
 
 class Document(msgspec.Struct, frozen=True):
     """A document. ``version`` grows with each change, and is never used twice for a name."""
@@ -13,6 +15,12 @@ class Document(msgspec.Struct, frozen=True):
     name: str
     version: int
     body: bytes
+
+
+def check_document(name: str, body: bytes, max_bytes: int) -> None:
+    """Raise TooLarge for a document over the limit of a registry."""
+    if len(body) > max_bytes:
+        raise TooLarge(f"{name}: a document of {len(body)} bytes is over max_bytes, {max_bytes}")
 
 
 class Registry(Protocol):

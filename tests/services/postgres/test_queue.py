@@ -334,7 +334,7 @@ async def test_processes_that_want_the_same_rows_never_deadlock(
 async def test_large_dead_letters_are_buried_in_parts(
     make_queue: MakeQueue, postgresql_server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CALL_BYTES", 5000)
+    monkeypatch.setattr("holdfast.services.postgres.queue.CALL_BYTES", 5000)
     queue = make_queue()
     await queue.bury([DeadLetter(str(number), b"x" * 2000, "r") for number in range(5)])
     assert len(await queue.dead_letters(9)) == 5

@@ -66,7 +66,7 @@ def test_a_redis_url_is_parsed_into_its_parts(url: str, address: RedisAddress) -
         ("redis://h?ca=/ca.pem", "write rediss://"),
         ("redis+cluster://h?ca=/ca.pem", "write rediss+cluster://"),
         ("rediss://h?cert=/c.pem", "cert and key go together"),
-        ("redis://h#1", "no part after #"),
+        ("redis://h#1", "percent-encode it"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_write(url: str, told: str) -> None:

@@ -50,7 +50,7 @@ def test_the_password_of_an_address_is_not_shown() -> None:
         ("zookeeper://me:a/b@zk1", "percent-encode"),
         ("zookeeper://me:a#b@zk1", "percent-encode"),
         ("zookeeper://zk1?crt=x", "did you mean cert"),
-        ("zookeeper://zk1?ca=", "ca names no file"),
+        ("zookeeper://zk1?ca=", "ca is empty"),
         ("zookeeper://zk1?key=x", "cert and key go together"),
     ],
 )

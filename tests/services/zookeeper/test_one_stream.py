@@ -46,5 +46,5 @@ async def test_a_key_of_another_stream_is_refused() -> None:
 
 def test_the_stream_is_named_in_the_url() -> None:
     assert parse("zookeeper://zk1/x?stream=frames").stream == "frames"
-    with pytest.raises(ConfigError, match="stream names no stream"):
+    with pytest.raises(ConfigError, match="stream is empty"):
         parse("zookeeper://zk1/x?stream=")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import ClaimLost, MembershipLost
 from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Change, Claim, Member
+from holdfast.ports.coordinator import Change, Claim, Member, claim_lost, membership_lost
 from holdfast.system.bell import Bell
 
 
@@ -66,9 +65,7 @@ class MemoryCoordinator:
 
     async def transfer(self, claim: Claim, to: str) -> Claim:
         if not self._may_transfer(claim):
-            raise ClaimLost(
-                f"{claim.key}: the claim of {claim.member}, version {claim.version}, stands no more"
-            )
+            raise claim_lost(claim)
         self._guard_target(to)
         return self._set(claim.key, to)
 
@@ -122,9 +119,7 @@ class MemoryCoordinator:
     def _guard_lives(self, member: str) -> None:
         self._lapse()
         if member not in self._memberships:
-            raise MembershipLost(
-                f"membership {member} is not known: lapsed, evicted or forgotten; join again"
-            )
+            raise membership_lost(member)
 
     def _standing(self, key: str) -> Claim | None:
         """The claim on a key, if its membership lives."""

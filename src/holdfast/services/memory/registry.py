@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.errors import TooLarge
 from holdfast.ports.clock import Clock
-from holdfast.ports.registry import Document
+from holdfast.ports.registry import Document, check_document
 from holdfast.system.bell import Bell
 
 
@@ -23,8 +22,7 @@ class MemoryRegistry:
         return self._documents.get(name)
 
     async def put(self, name: str, body: bytes, expect: int) -> Document | None:
-        if len(body) > self.max_bytes:
-            raise TooLarge(f"{name}: a document of {len(body)} bytes is over max_bytes, {self.max_bytes}")
+        check_document(name, body, self.max_bytes)
         if self._version(name) != expect:
             return None
         self._versions += 1

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.common.record import UNREADABLE, reading
-from holdfast.errors import ClaimLost, HoldfastError, MembershipLost
+from holdfast.common.record import reading
+from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Change, Claim, Load, Member
+from holdfast.ports.coordinator import Change, Claim, Load, Member, claim_lost, membership_lost, read_member
 from holdfast.services.postgres.bells import SAFETY_S
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
@@ -113,7 +113,7 @@ class PostgresCoordinator:
             self._run, _Request("renew", member.id, ttl_s, _encode(member)), writes=True
         )
         if answer.verdict == "lost":
-            raise _lost(member.id)
+            raise membership_lost(member.id)
 
     async def leave(self, member: str) -> None:
         await self.evict(member)
@@ -124,7 +124,9 @@ class PostgresCoordinator:
     async def members(self) -> list[Member]:
         async def read(connection: Connection) -> list[Member]:
             rows = await (await connection.execute(self._members, binary=True)).fetchall()
-            return [member for (record,) in rows if (member := _read(record)) is not None]
+            return [
+                member for (record,) in rows if (member := read_member(record, _member.decode)) is not None
+            ]
 
         return await self._lane.read(read)
 
@@ -136,7 +138,7 @@ class PostgresCoordinator:
     async def claim(self, key: str, member: str) -> Claim:
         answer = await self._ask(_Request("claim", member, key=key))
         if answer.verdict == "lost":
-            raise _lost(member)
+            raise membership_lost(member)
         return Claim(key, answer.holder, answer.version)
 
     async def transfer(self, claim: Claim, to: str) -> Claim:
@@ -144,11 +146,9 @@ class PostgresCoordinator:
             _Request("transfer", claim.member, key=claim.key, version=claim.version, heir=to)
         )
         if answer.verdict == "changed":
-            raise ClaimLost(
-                f"{claim.key}: the claim of {claim.member}, version {claim.version}, stands no more"
-            )
+            raise claim_lost(claim)
         if answer.verdict == "lost":
-            raise _lost(to)
+            raise membership_lost(to)
         return Claim(claim.key, answer.holder, answer.version)
 
     async def release(self, claim: Claim) -> bool:
@@ -235,20 +235,9 @@ def _change(number: int, kind: str, member: str, key: str, record: bytes | None)
     if kind == "claim":
         return Change("claim", claim=Claim(key, member, number))
     if kind == "left":
-        return Change("left", member=_read(record or b"") or Member(member, "", "", Load()))
+        known = read_member(record or b"", _member.decode)
+        return Change("left", member=known or Member(member, "", "", Load()))
     if kind == "joined" and record is not None:
         with reading(f"change {number} of the coordinator"):
             return Change("joined", member=_member.decode(record))
     return None
-
-
-def _read(record: bytes) -> Member | None:
-    """Return a member; None for a record that can't be read, so that the others are still listed."""
-    try:
-        return _member.decode(record)
-    except UNREADABLE:
-        return None
-
-
-def _lost(member: str) -> MembershipLost:
-    return MembershipLost(f"membership {member} is not known: lapsed, evicted or forgotten; join again")

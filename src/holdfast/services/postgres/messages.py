@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from holdfast.common.queue_calls import (
+    CALL_BYTES,
+    by_bytes,
     decode_attributes,
     encode_attributes,
     make_receipt,
+    micros,
     read_receipt,
 )
 from holdfast.ports.clock import Clock
@@ -19,14 +22,6 @@ from holdfast.services.postgres.bells import SAFETY_S
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
 from holdfast.services.postgres.looks import SORT_MAX, WIDE_S, FoundRow, Marks, SortAnswer, Sorting
-
-ItemT = TypeVar("ItemT")
-
-CALL_BYTES = 16 << 20
-"""The most bytes of bodies in one statement, unless a single body is larger."""
-
-MICROS_MAX = 10**15
-"""The longest time in a call, some 31 years."""
 
 KEPT_MICROS = 15 * 60 * 10**6
 """After how many microseconds what is set aside shows again to nodes of versions that know no keys."""
@@ -303,7 +298,7 @@ class PostgresMessages:
         """Add messages that are too large for one statement; returns their ids."""
         ids: list[list[str]] = []
         for batch in batches:
-            parts = [await self.send(connection, [part]) for part in by_bytes(batch, body_bytes)]
+            parts = [await self.send(connection, [part]) for part in by_bytes(batch, body_bytes, CALL_BYTES)]
             ids.append([number for [part] in parts for number in part])
         return ids
 
@@ -454,11 +449,6 @@ def topic_of(queue: str) -> str:
     return f"queue:{queue}"
 
 
-def micros(seconds: float) -> int:
-    """A time as the queue's statements take it."""
-    return round(max(0.0, min(seconds * 1e6, MICROS_MAX)))
-
-
 def delay_of(message: Outgoing) -> int:
     """The delay of a message that is added, in microseconds; its priority, negative, if it has one."""
     return micros(message.delay_s) or -max(0, message.priority)
@@ -479,16 +469,3 @@ def sent_columns(messages: Sequence[SentMessage]) -> tuple[Any, ...]:
 def body_bytes(message: SentMessage) -> int:
     """The size of a message's body."""
     return len(message.body)
-
-
-def by_bytes(items: Sequence[ItemT], bytes_of: Callable[[ItemT], int]) -> list[Sequence[ItemT]]:
-    """Items in parts that are small enough for a statement."""
-    parts, begin, size = [], 0, 0
-    for place, item in enumerate(items):
-        size += bytes_of(item)
-        if size > CALL_BYTES and place > begin:
-            parts.append(items[begin:place])
-            begin, size = place, bytes_of(item)
-    if begin < len(items):
-        parts.append(items[begin:])
-    return parts

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Generator, Sequence
 from typing import Any
 
-import msgspec
-
 from holdfast.common.message import SeqKind
 from holdfast.common.queue_calls import (
-    DeadLetterRecord,
+    CALL_BYTES,
+    NumberedQueue,
+    by_bytes,
     check_batch,
     check_bodies,
-    dead_letter_record,
     decode_attributes,
     encode_attributes,
+    micros,
 )
-from holdfast.common.record import reading
 from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import (
@@ -32,20 +30,20 @@ from holdfast.ports.queue import (
     PutBack,
     Taken,
     WaitingMessage,
+    decode_dead_letter,
+    delivered,
+    encode_dead_letter,
 )
 from holdfast.services.postgres.bells import SAFETY_S
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import BATCH_MAX, Connection, weight_of
 from holdfast.services.postgres.messages import (
-    CALL_BYTES,
     FIRST,
     PostgresMessages,
     ReceiveAnswer,
     ReceiveCall,
     SettleCall,
-    by_bytes,
     delay_of,
-    micros,
     sent_message,
     topic_of,
 )
@@ -186,22 +184,11 @@ async def _names(database: PostgresDatabase, query: str) -> list[str]:
     return await database.lane("queue").read(read)
 
 
-class PostgresQueue:
+class PostgresQueue(NumberedQueue):
     """One named queue in a database, and its dead letters. Times are the server's."""
 
-    max_receives = 1
-    linger_s = 0.0
-    hold_max_s = math.inf
-    sends_in_order = True
     seq_kind: SeqKind = "absent"
     """A number is drawn before its message is committed, so a lower one may show after a higher one."""
-    fifo = False
-    delay_max_s = math.inf
-    tells_lag = True
-    hides_dead_letters = False
-    tells_stale = True
-    frees_on_evict = True
-    by_key = True
 
     def __init__(
         self,
@@ -348,14 +335,12 @@ class PostgresQueue:
         async def take(connection: Connection, calls: Sequence[TakeCall]) -> list[Taken | None]:
             return [await self._reservations.take(connection, each) for each in calls]
 
-        taking = asyncio.ensure_future(self._lane.run_once(take, asked, writes=True, weight=weight_of(limit)))
-        try:
-            return await asyncio.shield(taking)
-        except asyncio.CancelledError:
-            with contextlib.suppress(HoldfastError):
-                if taken := await taking:
-                    await self.put_back([PutBack(d.receipt, key) for d in taken.deliveries])
-            raise
+        async def put_back(taken: Taken | None) -> None:
+            if taken is not None:
+                await self.put_back([PutBack(d.receipt, key) for d in taken.deliveries])
+
+        taking = self._lane.run_once(take, asked, writes=True, weight=weight_of(limit))
+        return await delivered(taking, put_back)
 
     async def put_back(self, returned: Sequence[PutBack]) -> list[str]:
         check_batch(returned, self.max_batch)
@@ -470,15 +455,11 @@ class PostgresQueue:
         """Take what can be delivered at once. Cancelled half-way, it gives back what it got.
 
         A crash of the server may take deliveries back, which then come again."""
-        taking = asyncio.ensure_future(
-            self._lane.run_once(self.messages.receive, asked, writes=True, weight=weight_of(asked.limit))
-        )
+        taking = self._lane.run_once(self.messages.receive, asked, writes=True, weight=weight_of(asked.limit))
         try:
-            return await asyncio.shield(taking)
-        except asyncio.CancelledError:
-            with contextlib.suppress(HoldfastError):
-                await self.give_back([d.receipt for d in (await taking).deliveries], 0)
-            raise
+            return await delivered(
+                taking, lambda answer: self.give_back([d.receipt for d in answer.deliveries], 0)
+            )
         except HoldfastError:
             self.messages.look_anew(self._name)
             raise
@@ -496,7 +477,7 @@ class PostgresQueue:
         return stale
 
     async def _add_dead_letters(self, letters: Sequence[tuple[DeadLetter, int | None]]) -> None:
-        for part in by_bytes(letters, lambda added: len(added[0].body)):
+        for part in by_bytes(letters, lambda added: len(added[0].body), CALL_BYTES):
             size = sum(len(letter.body) for letter, _ in part)
             await self._lane.write_many(self._bury_all, part, weight=weight_of(len(part), size))
 
@@ -511,7 +492,7 @@ class PostgresQueue:
                 letter.key.encode(),
                 letter.turn,
                 at,
-                _record(letter),
+                encode_dead_letter(letter).decode(),
                 encode_attributes(letter.attributes).decode(),
                 letter.body,
             )
@@ -536,28 +517,6 @@ class PostgresQueue:
         return await self._lane.write(run)
 
 
-def _record(letter: DeadLetter) -> str:
-    known = DeadLetterRecord(
-        letter.reason, letter.detail, letter.stream, letter.key, str(letter.run), letter.seq
-    )
-    return msgspec.json.encode(known).decode()
-
-
 def _dead_letter(row: Sequence[Any]) -> DeadLetter:
     letter, at, turn, record, attributes, body = row
-    name = letter.decode()
-    with reading(f"dead letter {name!r}"):
-        known = dead_letter_record.decode(record)
-        return DeadLetter(
-            name,
-            body,
-            known.reason,
-            decode_attributes(attributes),
-            known.detail,
-            known.stream,
-            known.key,
-            int(known.run),
-            known.seq,
-            at / 1e6,
-            turn,
-        )
+    return decode_dead_letter(letter.decode(), body, record, decode_attributes(attributes), at, turn)

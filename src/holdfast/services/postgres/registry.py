@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.errors import TooLarge
 from holdfast.ports.clock import Clock
-from holdfast.ports.registry import Document
+from holdfast.ports.registry import Document, check_document
 from holdfast.services.postgres.bells import SAFETY_S
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
@@ -48,8 +47,7 @@ class PostgresRegistry:
         return await self._lane.read(get)
 
     async def put(self, name: str, body: bytes, expect: int) -> Document | None:
-        if len(body) > self.max_bytes:
-            raise TooLarge(f"{name}: a document of {len(body)} bytes is over max_bytes, {self.max_bytes}")
+        check_document(name, body, self.max_bytes)
 
         async def put(connection: Connection) -> Document | None:
             [version] = await (await connection.execute(self._next)).fetchone() or (0,)

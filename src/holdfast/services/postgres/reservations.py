@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.common.queue_calls import read_receipt
+from holdfast.common.queue_calls import CALL_BYTES, read_receipt
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Delivery, PutBack, Taken
 from holdfast.services.postgres.arrays import numbers
 from holdfast.services.postgres.lane import Connection
-from holdfast.services.postgres.messages import CALL_BYTES, KEPT_MICROS, PostgresMessages, delivery_of
+from holdfast.services.postgres.messages import KEPT_MICROS, PostgresMessages, delivery_of
 
 SLOW_S = 0.2
 """A take that takes longer passes over much that was taken and can't be removed, because another program

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from holdfast.common.queue_calls import CALL_BYTES, by_bytes
 from holdfast.common.record import reading
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
@@ -30,7 +31,6 @@ from holdfast.services.postgres.messages import (
     SEND,
     SentMessage,
     body_bytes,
-    by_bytes,
     sent_columns,
     sent_message,
     topic_of,
@@ -297,7 +297,7 @@ class PostgresTasks(TaskStore):
             await connection.execute(self._delay, (self._app, [*delayed], numbers(delayed.values())))
         if sent:
             await connection.execute(self._sent, (self._app, sent))
-        for part in by_bytes(briefs, body_bytes):
+        for part in by_bytes(briefs, body_bytes, CALL_BYTES):
             await connection.execute(self._send, sent_columns(part))
         return answers
 

@@ -14,13 +14,14 @@ from typing import Any
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
+from holdfast.common.service_urls import Host, join
 from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.ports.meter import Meter
-from holdfast.services.redis.address import RedisAddress, join, parse
+from holdfast.services.redis.address import RedisAddress, parse
 from holdfast.services.redis.lane import Lane, Word
 from holdfast.services.redis.refusals import RedisRefused
 from holdfast.services.redis.script import Script
-from holdfast.services.redis.servers import Host, RedisServers
+from holdfast.services.redis.servers import RedisServers
 from holdfast.services.redis.subscription import Subscription
 
 __all__ = ["RedisAddress", "RedisConnection", "Script", "Subscription", "parse"]

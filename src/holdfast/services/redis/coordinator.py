@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from holdfast.common.record import UNREADABLE, reading
-from holdfast.errors import ClaimLost, MembershipLost, Unavailable
+from holdfast.errors import Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Change, Claim, Member
+from holdfast.ports.coordinator import Change, Claim, Member, claim_lost, membership_lost, read_member
 from holdfast.services.redis.connection import RedisConnection, Script
 from holdfast.services.redis.feed import ChannelFeed
 
@@ -51,7 +51,7 @@ class RedisCoordinator:
         # One command, whatever the node owns. XX: only what still lives is prolonged.
         life = f"{self._root}:member:{member.id}"
         if await self._connection.command(life, "SET", life, _encode(member), "PX", _ms(ttl_s), "XX") is None:
-            raise _lost(member.id)
+            raise membership_lost(member.id)
 
     async def leave(self, member: str) -> None:
         await self.evict(member)
@@ -62,7 +62,7 @@ class RedisCoordinator:
     async def members(self) -> list[Member]:
         next_ms, living = await self._run(MEMBERS, SWEEP)
         self._lapse_at = self._clock.monotonic() + (next_ms + 1) / 1000 if next_ms >= 0 else math.inf
-        members = (_read(record) for record in living)
+        members = (read_member(record, _member.decode) for record in living)
         return sorted((member for member in members if member is not None), key=lambda member: member.id)
 
     # --- claims
@@ -74,17 +74,15 @@ class RedisCoordinator:
     async def claim(self, key: str, member: str) -> Claim:
         claim = await self._run(CLAIM, key, member)
         if claim is None:
-            raise _lost(member)
+            raise membership_lost(member)
         return _claim(key, claim)
 
     async def transfer(self, claim: Claim, to: str) -> Claim:
         answer = await self._run(TRANSFER, claim.key, _text(claim), to)
         if answer == 0:
-            raise ClaimLost(
-                f"{claim.key}: the claim of {claim.member}, version {claim.version}, stands no more"
-            )
+            raise claim_lost(claim)
         if answer == 1:
-            raise _lost(to)
+            raise membership_lost(to)
         return _claim(claim.key, answer)
 
     async def release(self, claim: Claim) -> bool:
@@ -159,14 +157,6 @@ class RedisCoordinator:
         return None
 
 
-def _read(record: bytes) -> Member | None:
-    """Return a member; None for a record that can't be read, so that the others are still listed."""
-    try:
-        return _member.decode(record)
-    except UNREADABLE:
-        return None
-
-
 def _claim(key: str, claim: bytes) -> Claim:
     with reading(f"the claim of {key} at the coordinator"):
         version, _, member = claim.decode().partition(" ")
@@ -179,7 +169,3 @@ def _text(claim: Claim) -> str:
 
 def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
-
-
-def _lost(member: str) -> MembershipLost:
-    return MembershipLost(f"membership {member} is not known: lapsed, evicted or forgotten; join again")

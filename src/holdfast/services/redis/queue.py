@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from holdfast.common.message import SeqKind
 from holdfast.common.queue_calls import (
-    DeadLetterRecord,
+    CALL_BYTES,
+    NumberedQueue,
+    by_bytes,
     check_batch,
     check_bodies,
-    dead_letter_record,
     decode_attributes,
     encode_attributes,
     make_receipt,
+    micros,
     read_receipt,
 )
-from holdfast.common.record import reading
-from holdfast.errors import HoldfastError, OperationRefused, OutcomeUnknown, Unavailable
+from holdfast.errors import OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing, PutBack, Taken, WaitingMessage
+from holdfast.ports.queue import (
+    DeadLetter,
+    Delivery,
+    Depth,
+    Outgoing,
+    PutBack,
+    Taken,
+    WaitingMessage,
+    decode_dead_letter,
+    delivered,
+    encode_dead_letter,
+)
 from holdfast.services.redis.connection import RedisConnection, Script
 from holdfast.services.redis.feed import ChannelFeed
 from holdfast.services.redis.lane import Word
@@ -55,9 +65,6 @@ EXPIRE = _script("expire", "forget")
 WAITING = _script("waiting")
 RESTORE = _script("restore", "ready", "add")
 
-CALL_BYTES = 16 << 20
-"""The most bytes of bodies in one call, unless a single body is larger."""
-
 PRIORITY_MAX = 5_000
 """The highest priority that is told from lower ones: scores of sorted sets are exact up to 2^53."""
 
@@ -68,13 +75,8 @@ DEAD_LETTERS_A_CALL = 100
 EXPIRE_BATCH = 1000
 KEYS_A_CALL = 500
 
-MICROS_MAX = 10**15
-"""The longest time in a call, some 31 years."""
 
-T = TypeVar("T")
-
-
-class RedisQueue:
+class RedisQueue(NumberedQueue):
     """One named queue in a namespace of a Redis, and its dead letters.
 
     Times are the server's. Calls raise what those of a ``RedisConnection`` do. With ``wait_replicas`` in its
@@ -82,19 +84,6 @@ class RedisQueue:
     of messages for receives of this process that wait. It and the connections are shared with other queues,
     and closed by who made them.
     """
-
-    max_receives = 1
-    linger_s = 0.0
-    hold_max_s = math.inf
-    sends_in_order = True
-    seq_kind: SeqKind = "increasing"
-    fifo = False
-    delay_max_s = math.inf
-    tells_lag = True
-    hides_dead_letters = False
-    tells_stale = True
-    frees_on_evict = True
-    by_key = True
 
     def __init__(
         self,
@@ -125,7 +114,7 @@ class RedisQueue:
         check_bodies((message.body for message in messages), self.max_bytes)
         await self._enter()
         ids: list[str] = []
-        for some in _by_bytes(messages):
+        for some in by_bytes(messages, lambda message: len(message.body), CALL_BYTES):
             words = [word for m in some for word in (_delay(m), m.body, _encode(m.attributes, m.key))]
             try:
                 _, numbers = await self._confirmed.script(SEND, (self._root,), *words)
@@ -176,7 +165,7 @@ class RedisQueue:
 
     async def reserve(self, key: str, holder: str, epoch: int, for_s: float) -> bool:
         _, given = await self._connection.script(
-            RESERVE, (self._root,), _word(key), holder, epoch, _micros(for_s)
+            RESERVE, (self._root,), _word(key), holder, epoch, micros(for_s)
         )
         return bool(int(given))
 
@@ -185,7 +174,7 @@ class RedisQueue:
         for begin in range(0, len(keys), KEYS_A_CALL):
             some = keys[begin : begin + KEYS_A_CALL]
             words = [_word(key) for key in some]
-            _, places = await self._connection.script(KEEP, (self._root,), holder, _micros(for_s), *words)
+            _, places = await self._connection.script(KEEP, (self._root,), holder, micros(for_s), *words)
             lost += [some[place] for place in places]
         return lost
 
@@ -196,16 +185,13 @@ class RedisQueue:
         self, key: str, holder: str, limit: int, visibility_s: float, after: int = 0
     ) -> Taken | None:
         check_batch(range(limit), self.max_batch)
-        words: tuple[Word, ...] = (limit, CALL_BYTES, _micros(visibility_s), holder, _word(key), after)
-        taking = asyncio.ensure_future(self._connection.script(TAKE, (self._root,), *words))
-        try:
-            told = await asyncio.shield(taking)
-        except asyncio.CancelledError:
-            with contextlib.suppress(HoldfastError):
-                taken = _taken(await taking)
-                await self.put_back([PutBack(d.receipt, key) for d in taken.deliveries] if taken else [])
-            raise
-        return _taken(told)
+        words: tuple[Word, ...] = (limit, CALL_BYTES, micros(visibility_s), holder, _word(key), after)
+
+        async def put_back(reply: Sequence[Any]) -> None:
+            if taken := _taken(reply):
+                await self.put_back([PutBack(d.receipt, key) for d in taken.deliveries])
+
+        return _taken(await delivered(self._connection.script(TAKE, (self._root,), *words), put_back))
 
     async def put_back(self, returned: Sequence[PutBack]) -> list[str]:
         check_batch(returned, self.max_batch)
@@ -282,7 +268,7 @@ class RedisQueue:
         words: list[Word] = [above]
         for m in messages:
             number = "" if m.number is None else m.number
-            words += (number, m.receives, _micros(m.delay_s), m.body, _encode(m.attributes, m.key))
+            words += (number, m.receives, micros(m.delay_s), m.body, _encode(m.attributes, m.key))
         status, *told = await self._confirmed.script(RESTORE, (self._root,), *words)
         if status == b"taken":
             raise OperationRefused(
@@ -318,16 +304,15 @@ class RedisQueue:
         """Take what can be delivered at once. Return it, and in how many seconds something can be if nothing
         can now; infinite if there is no message. With ``waits_s``, the process is then told of a message that
         comes within that time. Cancelled half-way, it gives back what it got."""
-        words: tuple[Word, ...] = (limit, CALL_BYTES, _micros(visibility_s), holder)
-        waiter = (self._bell.channel, _micros(waits_s)) if waits_s > 0 else ("", 0)
-        taking = asyncio.ensure_future(self._connection.script(RECEIVE, (self._root,), *words, *waiter))
-        try:
-            _, due, marks, *told = await asyncio.shield(taking)
-        except asyncio.CancelledError:
-            with contextlib.suppress(HoldfastError):
-                _, _, marks, *told = await taking
-                await self.give_back([d.receipt for d in _deliveries(told, marks)], 0)
-            raise
+        words: tuple[Word, ...] = (limit, CALL_BYTES, micros(visibility_s), holder)
+        waiter = (self._bell.channel, micros(waits_s)) if waits_s > 0 else ("", 0)
+
+        async def give_back(reply: Sequence[Any]) -> None:
+            _, _, marks, *rows = reply
+            await self.give_back([d.receipt for d in _deliveries(rows, marks)], 0)
+
+        taking = self._connection.script(RECEIVE, (self._root,), *words, *waiter)
+        _, due, marks, *told = await delivered(taking, give_back)
         return _deliveries(told, marks), int(due) / 1e6 if int(due) >= 0 else math.inf
 
     async def _wait(self, heard: int, wakes: int, seconds: float) -> None:
@@ -349,7 +334,7 @@ class RedisQueue:
         if said:
             words = [word for _, row in said for word in row]
             _, places = await self._connection.script(
-                SHIFT, (self._root,), _micros(seconds), int(ends), _micros(SAFETY_S), *words
+                SHIFT, (self._root,), micros(seconds), int(ends), micros(SAFETY_S), *words
             )
             stale += [said[place][0] for place in places]
         return stale
@@ -390,25 +375,9 @@ async def filled(connection: RedisConnection) -> list[str]:
     return [name for name, count in zip(names, counts, strict=True) if count]
 
 
-def _by_bytes(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
-    """Yield messages in parts that are small enough for a call."""
-    begin = size = 0
-    for place, message in enumerate(messages):
-        size += len(message.body)
-        if size > CALL_BYTES and place > begin:
-            yield messages[begin:place]
-            begin, size = place, len(message.body)
-    if begin < len(messages):
-        yield messages[begin:]
-
-
 def _delay(message: Outgoing) -> int:
     """The delay of a message that is sent, in microseconds; its priority, negative, if it has one."""
-    return _micros(message.delay_s) or -min(max(0, message.priority), PRIORITY_MAX)
-
-
-def _micros(seconds: float) -> int:
-    return round(max(0.0, min(seconds * 1e6, MICROS_MAX)))
+    return micros(message.delay_s) or -min(max(0, message.priority), PRIORITY_MAX)
 
 
 def _encode(attributes: dict[str, str], key: str) -> bytes:
@@ -466,27 +435,10 @@ def _marked(delivery: Delivery, mark: bytes) -> Delivery:
 
 
 def _dead_letter_words(letter: DeadLetter) -> tuple[Word, ...]:
-    record = DeadLetterRecord(
-        letter.reason, letter.detail, letter.stream, letter.key, str(letter.run), letter.seq, letter.turn
-    )
-    return letter.id, letter.body, _encode(letter.attributes, letter.key), msgspec.json.encode(record)
+    record = encode_dead_letter(letter, letter.turn)
+    return letter.id, letter.body, _encode(letter.attributes, letter.key), record
 
 
 def _dead_letter(told: Sequence[Any]) -> DeadLetter:
     letter, body, attributes, record, at = told
-    name = letter.decode()
-    with reading(f"dead letter {name!r}"):
-        known = dead_letter_record.decode(record)
-        return DeadLetter(
-            name,
-            body,
-            known.reason,
-            _decode(attributes),
-            known.detail,
-            known.stream,
-            known.key,
-            int(known.run),
-            known.seq,
-            int(at) / 1e6,
-            known.turn,
-        )
+    return decode_dead_letter(letter.decode(), body, record, _decode(attributes), int(at))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.errors import TooLarge, Unavailable
+from holdfast.errors import Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.ports.registry import Document
+from holdfast.ports.registry import Document, check_document
 from holdfast.services.redis.connection import RedisConnection, Script
 from holdfast.services.redis.feed import ChannelFeed
 
@@ -30,8 +30,7 @@ class RedisRegistry:
         return Document(name, int(version), body) if version else None
 
     async def put(self, name: str, body: bytes, expect: int) -> Document | None:
-        if len(body) > self.max_bytes:
-            raise TooLarge(f"{name}: a document of {len(body)} bytes is over max_bytes, {self.max_bytes}")
+        check_document(name, body, self.max_bytes)
         version = await self._connection.script(PUT, (self._root,), name, expect, body)
         return Document(name, int(version), body) if version else None
 

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 from redis.asyncio.connection import Connection, SSLConnection
 from redis.exceptions import RedisError
 
+from holdfast.common.service_urls import Host, join
 from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.ports.meter import Meter
-from holdfast.services.redis.address import RedisAddress, join
+from holdfast.services.redis.address import RedisAddress
 from holdfast.services.redis.lane import discard
 from holdfast.services.redis.refusals import Parser, RedisRefused
 from holdfast.services.redis.subscription import Subscription
@@ -37,7 +38,6 @@ with contextlib.suppress(ImportError):  # older ones know no such setting
 
     DRIVER["driver_info"] = DriverInfo()
 
-Host = tuple[str, int]
 T = TypeVar("T")
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.common.record import UNREADABLE, reading
-from holdfast.errors import ClaimLost, MembershipLost
+from holdfast.common.record import reading
 from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Change, Claim, Load, Member
+from holdfast.ports.coordinator import Change, Claim, Load, Member, claim_lost, membership_lost, read_member
 from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.system.doorbell import SAFETY_S
 
@@ -59,7 +58,7 @@ class SqliteCoordinator:
                 (now + ttl_s, _encode(member), member.id, now),
             ).rowcount
             if not renewed:
-                raise _lost(member.id)
+                raise membership_lost(member.id)
 
         await self._database.write(renew)
 
@@ -76,7 +75,7 @@ class SqliteCoordinator:
     async def members(self) -> list[Member]:
         query = "SELECT record FROM members WHERE expires_at > ? ORDER BY id"
         rows = await self._rows(query, self._clock.monotonic())
-        members = (_read(record) for (record,) in rows)
+        members = (read_member(record, _member.decode) for (record,) in rows)
         return [member for member in members if member is not None]
 
     # --- claims
@@ -95,9 +94,7 @@ class SqliteCoordinator:
     async def transfer(self, claim: Claim, to: str) -> Claim:
         def transfer(transaction: Transaction) -> Claim:
             if self._standing(transaction, claim.key) != claim:
-                raise ClaimLost(
-                    f"{claim.key}: the claim of {claim.member}, version {claim.version}, stands no more"
-                )
+                raise claim_lost(claim)
             self._guard_lives(transaction, to)
             return _set(transaction, claim.key, to)
 
@@ -168,7 +165,7 @@ class SqliteCoordinator:
     def _guard_lives(self, transaction: Transaction, member: str) -> None:
         query = "SELECT 1 FROM members WHERE id = ? AND expires_at > ?"
         if transaction.execute(query, (member, self._clock.monotonic())).fetchone() is None:
-            raise _lost(member)
+            raise membership_lost(member)
 
     def _lapse(self, transaction: Transaction) -> None:
         """End the memberships that have lapsed."""
@@ -193,16 +190,9 @@ def _end(transaction: Transaction, member: str) -> bool:
         return False
     transaction.execute("DELETE FROM members WHERE id = ?", (member,))
     transaction.execute("DELETE FROM claims WHERE member = ?", (member,))
-    _note(transaction, Change("left", member=_read(row[0]) or Member(member, "", "", Load())))
+    known = read_member(row[0], _member.decode)
+    _note(transaction, Change("left", member=known or Member(member, "", "", Load())))
     return True
-
-
-def _read(record: bytes) -> Member | None:
-    """Return a member; None for a record that can't be read, so that the others are still listed."""
-    try:
-        return _member.decode(record)
-    except UNREADABLE:
-        return None
 
 
 def _note(transaction: Transaction, change: Change) -> int:
@@ -221,7 +211,3 @@ def _horizon(connection: sqlite3.Connection) -> tuple[int, int, float]:
         " (SELECT seq FROM sqlite_sequence WHERE name = 'changes'), (SELECT min(expires_at) FROM members)"
     ).fetchone()
     return first or 0, last or 0, math.inf if lapse_at is None else lapse_at
-
-
-def _lost(member: str) -> MembershipLost:
-    return MembershipLost(f"membership {member} is not known: lapsed, evicted or forgotten; join again")

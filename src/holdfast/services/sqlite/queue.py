@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import math
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -12,8 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.common.message import SeqKind
 from holdfast.common.queue_calls import (
+    NumberedQueue,
     check_batch,
     check_bodies,
     decode_attributes,
@@ -21,7 +19,7 @@ from holdfast.common.queue_calls import (
     make_receipt,
     read_receipt,
 )
-from holdfast.errors import ConfigError, HoldfastError, OperationRefused
+from holdfast.errors import ConfigError, OperationRefused
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import (
     Addition,
@@ -33,6 +31,7 @@ from holdfast.ports.queue import (
     PutBack,
     Taken,
     WaitingMessage,
+    delivered,
 )
 from holdfast.services.sqlite.database import Database, Transaction, number_above
 from holdfast.services.sqlite.reservations import Reservations
@@ -211,21 +210,8 @@ async def names(database: Database) -> list[str]:
     return await database.read(lambda connection: [name for (name,) in connection.execute(NAMES)])
 
 
-class SqliteQueue:
+class SqliteQueue(NumberedQueue):
     """One named queue in a database, and its dead letters."""
-
-    max_receives = 1
-    linger_s = 0.0
-    hold_max_s = math.inf
-    sends_in_order = True
-    seq_kind: SeqKind = "increasing"
-    fifo = False
-    delay_max_s = math.inf
-    tells_lag = True
-    hides_dead_letters = False
-    tells_stale = True
-    frees_on_evict = True
-    by_key = True
 
     def __init__(
         self, database: Database, name: str, clock: Clock, *, max_batch: int = 500, max_bytes: int = 1 << 20
@@ -580,14 +566,12 @@ class SqliteQueue:
         """Have ``operation`` deliver what is asked for. Cancelled half-way, it puts back what it got.
 
         A power failure may take deliveries back, but then nobody is left who holds them."""
-        delivering = self._database.submit(operation, asked, confirmed=False)
-        try:
-            return _taken(await asyncio.shield(delivering))
-        except asyncio.CancelledError:
-            with contextlib.suppress(HoldfastError):
-                if taken := _taken(await delivering):
-                    await self.put_back([PutBack(d.receipt, "") for d in taken.deliveries])
-            raise
+
+        async def put_back(picked: Picked | None) -> None:
+            if taken := _taken(picked):
+                await self.put_back([PutBack(d.receipt, "") for d in taken.deliveries])
+
+        return _taken(await delivered(self._database.submit(operation, asked, confirmed=False), put_back))
 
     def _pick_all(self, transaction: Transaction, asked: Sequence[tuple[int, float, str]]) -> list[Picked]:
         now = self._clock.monotonic()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.errors import TooLarge
 from holdfast.ports.clock import Clock
-from holdfast.ports.registry import Document
+from holdfast.ports.registry import Document, check_document
 from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.system.doorbell import SAFETY_S
 
@@ -28,8 +27,7 @@ class SqliteRegistry:
         return Document(*row) if row else None
 
     async def put(self, name: str, body: bytes, expect: int) -> Document | None:
-        if len(body) > self.max_bytes:
-            raise TooLarge(f"{name}: a document of {len(body)} bytes is over max_bytes, {self.max_bytes}")
+        check_document(name, body, self.max_bytes)
 
         def put(transaction: Transaction) -> Document | None:
             if _version(transaction, name) != expect:

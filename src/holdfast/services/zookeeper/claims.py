@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import msgspec
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
-from holdfast.errors import ClaimLost, Unavailable
+from holdfast.errors import Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Claim
+from holdfast.ports.coordinator import Claim, claim_lost, membership_lost
 from holdfast.services.zookeeper import layout
 from holdfast.services.zookeeper.changes import note, noted
-from holdfast.services.zookeeper.membership import ZooKeeperMembership, lost
+from holdfast.services.zookeeper.membership import ZooKeeperMembership
 from holdfast.services.zookeeper.records import ClaimAnswer, LogEntry, decode_service, owner_path
 from holdfast.services.zookeeper.session import (
     TransactionStep,
@@ -95,7 +95,7 @@ async def claim(mine: ZooKeeperMembership, key: str, clock: Clock, request: str 
     mine.keys.add(key)
     for _ in range(TRIES):
         steps = [
-            check(mine.path, lost(mine.member.id)),
+            check(mine.path, membership_lost(mine.member.id)),
             create(layout.lock(key), b"", _Locked()),
             delete(layout.lock(key), _Locked()),
         ]
@@ -131,14 +131,13 @@ async def take(mine: ZooKeeperMembership, claim: Claim, clock: Clock, request: s
             path = await _exactly(mine.session, claim)
             steps = [
                 check(path, _Gone()),
-                check(mine.path, lost(mine.member.id)),
+                check(mine.path, membership_lost(mine.member.id)),
                 delete(layout.task(claim.key), _Gone()),
                 unlock,
             ]
             return await _put(mine, claim.key, steps, request, events=2)
     except _Gone:
-        text = f"{claim.key}: the claim of {claim.member}, version {claim.version}, stands no more"
-        raise ClaimLost(text) from None
+        raise claim_lost(claim) from None
 
 
 async def release(session: ZooKeeperSession, claim: Claim, clock: Clock) -> bool:

@@ -11,12 +11,12 @@ import asyncio
 
 from holdfast.errors import MembershipLost, Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Change, Claim, Member
+from holdfast.ports.coordinator import Change, Claim, Member, membership_lost
 from holdfast.ports.meter import Meter
 from holdfast.services.zookeeper import claims, layout, requests
 from holdfast.services.zookeeper.address import ZooKeeperAddress
 from holdfast.services.zookeeper.changes import ChangeFeed
-from holdfast.services.zookeeper.membership import ZooKeeperMembership, end_steps, lost
+from holdfast.services.zookeeper.membership import ZooKeeperMembership, end_steps
 from holdfast.services.zookeeper.records import Request, decode_path, decode_service
 from holdfast.services.zookeeper.session import ZooKeeperSession, check_files
 
@@ -57,7 +57,7 @@ class ZooKeeperCoordinator:
         mine = self._mine(member.id)
         try:
             if mine is None:
-                raise lost(member.id)
+                raise membership_lost(member.id)
             with mine.living():
                 await mine.renew(member, ttl_s)
         except MembershipLost:

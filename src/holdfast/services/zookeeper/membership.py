@@ -10,7 +10,7 @@ from kazoo.exceptions import NoNodeError
 
 from holdfast.errors import ConfigError, HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Member
+from holdfast.ports.coordinator import Member, membership_lost
 from holdfast.ports.meter import Meter
 from holdfast.services.zookeeper import changes, layout
 from holdfast.services.zookeeper.address import ZooKeeperAddress
@@ -22,11 +22,6 @@ RETRY_S = 1.0
 RECONNECT_S = 2.0
 
 Serve = Callable[["ZooKeeperMembership", str, Request], Awaitable[None]]
-
-
-def lost(member: str) -> MembershipLost:
-    """The error for a membership that isn't alive."""
-    return MembershipLost(f"membership {member} is not known: lapsed, evicted or forgotten; join again")
 
 
 class ZooKeeperMembership:
@@ -86,7 +81,7 @@ class ZooKeeperMembership:
         for with a connection that comes back soon comes the word on whether the session is lost."""
         await self.session.until_connected(RECONNECT_S)
         if self.over:
-            raise lost(member.id)
+            raise membership_lost(member.id)
         sent_at = self._clock.monotonic()
         try:
             stat = await self.session.set(self.path, encode_service(member, self._clock.wall()))
@@ -94,7 +89,7 @@ class ZooKeeperMembership:
             stat = None
         if stat is None or stat.ephemeralOwner != self.session.id:
             self._lose()
-            raise lost(member.id)
+            raise membership_lost(member.id)
         self.member = member
         assert self._lapse is not None
         self._lapse.put_off(sent_at + ttl_s)
@@ -124,12 +119,12 @@ class ZooKeeperMembership:
         """Guard an action that needs a living membership: raises MembershipLost if it is over before or after
         the action."""
         if self.over:
-            raise lost(self.member.id)
+            raise membership_lost(self.member.id)
         try:
             yield
         except (Unavailable, OutcomeUnknown) as error:
             if self.over:
-                raise lost(self.member.id) from error
+                raise membership_lost(self.member.id) from error
             raise
 
     # --- how it is done
@@ -200,6 +195,6 @@ class ZooKeeperMembership:
 
 def end_steps(member: str, path: str) -> list[TransactionStep]:
     """The steps that end a membership, known by its id and its znode."""
-    gone = lost(member)
+    gone = membership_lost(member)
     left = changes.note(LogEntry("left", path=path))
     return [delete(layout.member(member), gone), delete(path, gone), *left]

@@ -14,9 +14,9 @@ from kazoo.exceptions import BadVersionError, NoNodeError
 
 from holdfast.errors import ClaimLost, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Claim
+from holdfast.ports.coordinator import Claim, membership_lost
 from holdfast.services.zookeeper import claims, layout
-from holdfast.services.zookeeper.membership import ZooKeeperMembership, lost
+from holdfast.services.zookeeper.membership import ZooKeeperMembership
 from holdfast.services.zookeeper.records import ClaimAnswer, Request, decode_answer, decode_path
 from holdfast.services.zookeeper.session import ZooKeeperSession, create, write
 
@@ -33,13 +33,13 @@ async def ask(session: ZooKeeperSession, clock: Clock, member: str, request: Req
     inbox = layout.member(member)
     found = await session.get_or_none(inbox)
     if found is None:
-        raise lost(member)
+        raise membership_lost(member)
     service = decode_path(inbox, found[0])
     path = f"{layout.REQUESTS}/{layout.basename(service)}.{clock.new_id()}"
     missing = Unavailable(f"{layout.REQUESTS} is missing; a node that joins makes it anew")
     leave = create(path, msgspec.json.encode(request), missing)
     try:
-        await session.commit([write(inbox, found[0], lost(member)), leave])
+        await session.commit([write(inbox, found[0], membership_lost(member)), leave])
         data, zxid = await _answered(session, clock, member, service, path)
     finally:
         session.discard(path)
@@ -76,7 +76,7 @@ async def _answered(
             if stat.version:
                 return data, stat.mzxid
             if gone:
-                raise lost(member)
+                raise membership_lost(member)
             if await clock.wait(changed, LOOK_S):
                 changed.clear()
                 continue
