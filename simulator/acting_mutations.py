@@ -17,12 +17,11 @@ from holdfast.ports.coordinator import Load
 from holdfast.ports.state import StateStore
 from holdfast.ports.target import OutgoingEffect, Target
 from holdfast.rules.streams import ledger
-from holdfast.rules.streams.blame import Blame
 from holdfast.rules.streams.commit_plan import CommitPlan
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.rules.streams.owner import Owner
 from holdfast.rules.streams.phases import OwnerPhase
-from holdfast.rules.streams.run_plan import RunPlan
+from holdfast.rules.streams.run_plan import Blame, RunPlan
 from holdfast.rules.streams.sequencer import ALWAYS, Sequencer, Wait
 from holdfast.rules.streams.timers import Timers
 from holdfast.streams import operations
@@ -80,6 +79,7 @@ def with_what_failed_runs_sent(self: StreamContext, worker: StreamWorker, stream
     recorders: dict[Any, KeptRecorder] = vars(worker).setdefault("kept_recorders", {})
     self.recorder = recorder = recorders.setdefault((stream, key), KeptRecorder(worker.targets))
     recorder.was_opened = True
+    self.has_asked = True
 
 
 def each_alone(self: Effects, effect: Effect) -> None:
@@ -234,9 +234,9 @@ def takes_any(self: Load, stream: str, acts: bool, state_version: int) -> bool:
 async def query_owner(self: Queries, key: str) -> Checkpoint:
     """A query sees what the owner has computed, committed or not."""
     checkpoint, entry = await _committed(self, key), self.owners.get(key)
-    if entry is None or entry.owner.state is None:
+    if entry is None or entry.owner.commits.state is None:
         return checkpoint
-    return msgspec.structs.replace(checkpoint, state=entry.owner.state)
+    return msgspec.structs.replace(checkpoint, state=entry.owner.commits.state)
 
 
 def id_without_epoch(key: str, epoch: int, number: int, place: int) -> str:

@@ -27,13 +27,12 @@ from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Outgoing
 from holdfast.rules.streams import ledger
 from holdfast.rules.streams.backlog import Backlog
-from holdfast.rules.streams.blame import Blame
 from holdfast.rules.streams.commit_plan import BatchEntry, CommitPlan
 from holdfast.rules.streams.inbox import Inbox
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.rules.streams.owner import Owner
 from holdfast.rules.streams.restarts import Restarts
-from holdfast.rules.streams.run_plan import RunPlan
+from holdfast.rules.streams.run_plan import Blame, RunPlan
 from holdfast.rules.streams.sequencer import Sequencer
 from holdfast.rules.streams.timers import Timers
 from holdfast.rules.tasks import task
@@ -151,7 +150,7 @@ async def _believe_unknown(self: ServiceLine, service: str, name: str, call: Any
 
 
 def _blame_the_message(self: Owner, obstacle: str, now: float, handled: int = 0) -> None:
-    if self.running:
+    if self.runs.running:
         self.load_failed(obstacle, "", now)
     else:
         self.models_loaded(now)

@@ -372,8 +372,8 @@ class UpkeepWorld(ActingWorld):
             resting = dict[str, tuple[str, float]]()
             for node in self.nodes.values():
                 for entry in self.works[node].owners:
-                    effects = entry.owner.pending_effects
-                    if node.clock.gate.dead or entry.owner.waiting or effects is None:
+                    effects = entry.owner.commits.effects.report()
+                    if node.clock.gate.dead or len(entry.owner.inbox) or effects is None:
                         continue
                     place = f"{node.name} {entry.key} {entry.owner.epoch}"
                     number, since = self._resting.get(place, ("", loop.time()))

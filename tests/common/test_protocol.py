@@ -176,7 +176,8 @@ class Protocol(RuleBasedStateMachine):
     def perform(self, shell: Shell) -> None:
         """Take what an owner commands. Called after every event."""
         owner = shell.owner
-        for command in owner.commands():
+        commands, owner.agenda.commands = owner.agenda.commands, []
+        for command in commands:
             match command:
                 case Run():
                     self.begin_run(shell, command)
@@ -233,7 +234,7 @@ class Protocol(RuleBasedStateMachine):
     def begin_run(self, shell: Shell, run: Run) -> None:
         assert not self.run_of(shell), "two runs at once"
         assert shell.owner.phase is OwnerPhase.OWNER
-        assert not shell.owner.parked
+        assert not shell.owner.commits.parked
         if run.fresh:
             shell.handler = decoded(run.state)
         assert shell.handler is not None, "nothing is open in the slot"
@@ -524,7 +525,7 @@ class Protocol(RuleBasedStateMachine):
 
     def tick(self) -> None:
         for shell in filter(None, self.shells):
-            if shell.owner.wake_at is not None and shell.owner.wake_at <= self.now:
+            if shell.owner.agenda.wake_at is not None and shell.owner.agenda.wake_at <= self.now:
                 shell.owner.ticked(self.now)
                 self.perform(shell)
 
@@ -533,7 +534,7 @@ class Protocol(RuleBasedStateMachine):
     @invariant()
     def each_message_is_settled_returned_or_held(self) -> None:
         for shell in filter(None, getattr(self, "shells", [])):
-            kept = [receipt.receipt for held in shell.owner.holding() for receipt in held.receipts]
+            kept = [receipt.receipt for held in shell.owner.inbox.to_extend() for receipt in held.receipts]
             assert sorted(kept) == sorted(shell.held)
 
     @invariant()

@@ -27,8 +27,8 @@ ACTING = {"acts", "effects"}
 """Modules that are tested at an owner whose handler acts, besides their own tests."""
 
 OWNER = {
-    *("agenda", "blame", "commit_plan", "doubts", "inbox", "options", "owner", "phases", "rest", "restarts"),
-    *("run_plan", "standstill", "status", "timers"),
+    *("commands", "commit_plan", "inbox", "options", "owner", "phases", "rest", "restarts"),
+    *("run_plan", "timers", "wait_reason"),
 }
 """The owner and its parts: what they decide together is tested at the owner."""
 

@@ -260,8 +260,8 @@ async def test_a_stream_that_is_held_back_says_so(town: Town) -> None:
     asked = asyncio.ensure_future(node.work.requests.process("s", "s/k", Place(0, 4), body, {}, 60.0))
     entry = node.work.owners.get("s/k")
     assert entry is not None
-    await town.until(lambda: entry.owner.standstill() is not None)
-    standing = entry.owner.standstill()
+    await town.until(lambda: entry.owner.wait_reason() is not None)
+    standing = entry.owner.wait_reason()
     assert standing is not None
     assert standing.kind == "archive"
     away.is_away = False

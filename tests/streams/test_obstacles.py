@@ -100,7 +100,7 @@ async def test_no_message_is_charged_and_all_goes_on_once_the_file_is_mended(
     assert disk.loads < 40, "it isn't tried in a hot loop"
     entry = node.work.owners.get(KEY)
     assert entry is not None
-    assert "no file weights.onnx" in entry.owner.obstacle
+    assert "no file weights.onnx" in entry.owner.runs.obstacle
     disk.files.add("weights")
     await town.until_over()
     assert results(town) == [0, 1, 2]

@@ -23,9 +23,9 @@ from holdfast.errors import (
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.slots import SlotCall
-from holdfast.rules.streams.blame import ALONE_OPENINGS
 from holdfast.rules.streams.commands import Command, LoadModels
 from holdfast.rules.streams.ledger import Checkpoint, Commit
+from holdfast.rules.streams.run_plan import ALONE_OPENINGS
 from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams.operations import pause, resume
 from tests.streams.town import LIMITS, Town, TownNode
@@ -696,7 +696,7 @@ async def test_a_move_warms_before_it_stops(town: Town) -> None:
 async def test_what_waits_moves_along_and_nothing_is_delivered_twice(town: Town) -> None:
     a, b = await two(town)
     await town.send(*numbers(3, 4, 5))  # behind a gap
-    await town.until(lambda: sum(entry.owner.waiting for entry in a.work.owners) == 3)
+    await town.until(lambda: sum(len(entry.owner.inbox) for entry in a.work.owners) == 3)
     assert await a.work.moves.move(KEY, b.id) == ""
     await town.until(lambda: b.owns(KEY) and not a.owns(KEY))
     await town.send(*numbers(2))
@@ -858,7 +858,7 @@ async def test_what_was_warmed_in_vain_is_let_go(town: Town) -> None:
 async def test_what_was_warmed_for_a_stream_that_came_and_does_not_run_is_let_go(town: Town) -> None:
     a, b = await two(town)
     await town.send(*numbers(3))  # behind a gap
-    await town.until(lambda: sum(entry.owner.waiting for entry in a.work.owners) == 1)
+    await town.until(lambda: sum(len(entry.owner.inbox) for entry in a.work.owners) == 1)
     assert await a.work.moves.move(KEY, b.id) == ""
     await town.until(lambda: b.owns(KEY) and not a.owns(KEY))
     await town.clock.sleep(2 * LIMITS.move_timeout_s + 1)
@@ -981,7 +981,7 @@ async def test_a_slot_that_hangs_spends_no_try_of_what_comes_while_it_is_killed(
     await town.send(*numbers(1, key="good"))
     good = node.work.owners.get("s/good")
     assert good is not None
-    await town.until(lambda: good.owner.waiting)
+    await town.until(lambda: len(good.owner.inbox))
     await town.clock.sleep(1)
     dumped.set()
     await town.until_over()
@@ -1026,13 +1026,13 @@ async def test_an_opening_that_ended_while_it_waited_to_run_alone_keeps_no_other
         await town.state.open(KEY, epoch, "one that died at work")
         await town.state.start(KEY, epoch + 1, Place(0, 0).name)
     await town.send(*numbers(0))
-    await town.until(lambda: (entry := owners.get(KEY)) is not None and entry.owner.at_risk)
+    await town.until(lambda: (entry := owners.get(KEY)) is not None and entry.owner.runs.at_risk)
     entry = owners.get(KEY)
     assert entry is not None
     epoch = entry.owner.epoch
     await town.state.open(KEY, epoch, "operator")
     owners.poke(KEY)
-    await town.until(lambda: entry.owner.epoch > epoch and entry.owner.at_risk)
+    await town.until(lambda: entry.owner.epoch > epoch and entry.owner.runs.at_risk)
     node.work.quarantine.leave()
     await finished(town, 1)
     await town.until(lambda: not node.work.quarantine.is_taken)
@@ -1066,7 +1066,9 @@ async def test_a_head_that_runs_alone_does_so_until_the_store_has_its_commit(siz
     await town.send(*numbers(0, 1))
     await asked.wait()
     await town.send(*numbers(0, key="other"))
-    await town.until(lambda: (entry := node.work.owners.get("s/other")) is not None and entry.owner.at_risk)
+    await town.until(
+        lambda: (entry := node.work.owners.get("s/other")) is not None and entry.owner.runs.at_risk
+    )
     await town.clock.sleep(1)
     started = [args[::2] for args in node.state.called("start")]
     head, next_ = Place(0, 0).name, Place(0, 1).name

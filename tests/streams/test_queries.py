@@ -93,7 +93,7 @@ async def test_a_query_does_not_see_what_is_not_committed(town: Town) -> None:
     await under_way.wait()
     entry = node.work.owners.get(KEY)
     assert entry is not None
-    assert entry.owner.state == b"1", "its handler has counted"
+    assert entry.owner.commits.state == b"1", "its handler has counted"
     assert (await ask(node)).body == b"0"
     may.set()
     await town.until(lambda: town.results("k") == [1])

@@ -15,7 +15,7 @@ from holdfast.common.protocol import Done, Explain, StreamChanged, Waiting
 from holdfast.errors import OutcomeUnknown
 from holdfast.rules.streams.ledger import Commit
 from holdfast.rules.streams.owner import Owner
-from holdfast.rules.streams.standstill import Standstill
+from holdfast.rules.streams.wait_reason import WaitReason
 from holdfast.streams import operations
 from holdfast.streams.standstills import COMMIT_S, LINES_MAX, TOLD_AFTER_S
 from tests.streams.test_owners import Item, app_of, numbers
@@ -89,7 +89,7 @@ async def test_a_commit_under_way_is_no_wait_unless_it_takes_long(town: Town) ->
     await town.send(*numbers(0, 1, 2, 3))
     await town.until(lambda: node.state.called("commit"))
     (entry,) = node.work.owners
-    await town.until(lambda: entry.owner.standstill() is not None)
+    await town.until(lambda: entry.owner.wait_reason() is not None)
     standstills = node.work.standstills
     standstills.look()
     assert (standstills.of(entry), standstills.all()) == (None, [])
@@ -110,8 +110,8 @@ async def test_each_of_many_commits_is_a_wait_of_its_own(town: Town, monkeypatch
     standstills = node.work.standstills
     for _ in range(8):  # each was asked for when nobody looked
         asked_at = node.clock.monotonic() - COMMIT_S
-        commit = Standstill("store", "the state store", since=asked_at)
-        monkeypatch.setattr(Owner, "standstill", lambda _, commit=commit: commit)
+        commit = WaitReason("store", "the state store", since=asked_at)
+        monkeypatch.setattr(Owner, "wait_reason", lambda _, commit=commit: commit)
         await town.clock.sleep(COMMIT_S)
         standstills.look()
         assert [waits.since_s for waits in standstills.all()] == [pytest.approx(2 * COMMIT_S)]
@@ -196,7 +196,7 @@ async def test_nor_does_it_where_the_store_has_lost_the_stream(town: Town, set_b
     await town.send(*numbers(2))
     await asked.wait()
     await town.send(*numbers(0))
-    await town.until(lambda: [entry.owner.waiting for entry in node.work.owners] == [2])
+    await town.until(lambda: [len(entry.owner.inbox) for entry in node.work.owners] == [2])
     go_on.set()
     await town.until_over()
     assert [result["n"] for result in town.results("k")] == [0, 1, 2], "soon after it is a duplicate"

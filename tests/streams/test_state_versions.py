@@ -76,7 +76,7 @@ async def give(town: Town, node: TownNode) -> None:
 def waits(node: TownNode) -> bool:
     """True if the node owns the stream and can't run it."""
     entry = node.work.owners.get(KEY)
-    return entry is not None and bool(entry.owner.obstacle)
+    return entry is not None and bool(entry.owner.runs.obstacle)
 
 
 def parked(town: Town) -> str:

@@ -61,7 +61,7 @@ def address(
     key, run, seq = read(body, attributes) if stored is None else stored.address()
     key = check_key(key, fields.key_name)
     is_missing = spec.run is None or run is _NOT_GIVEN
-    run = spec.no_run if is_missing else check_number(run, fields.run_name, RUN_DIGITS)
+    run = fields.no_run if is_missing else check_number(run, fields.run_name, RUN_DIGITS)
     if spec.seq_kind == "absent":
         return key, Place(run, 0, _check_id(attributes.get("id", delivery_id)))
     if spec.seq != QUEUE_NUMBER:
@@ -192,6 +192,7 @@ class _Fields:
         self.run = spec.run_names or self.key
         self.seq = names_of(spec.seq) if has_seq else self.key
         self.all = (self.key, self.run, self.seq)
+        self.no_run = spec.no_run
         self.run_optional = spec.run is not None and spec.run_optional
         self.key_name, self.run_name, self.seq_name = map(" or ".join, self.all)
 

@@ -65,7 +65,8 @@ class StreamInquiries:
         works = self._pool.works()
         for work in works:
             if (entry := self._owners.get(work.of)) is not None:
-                work.message = entry.owner.running
+                running = entry.owner.runs.running
+                work.message = running[0].name if running else ""
         return works
 
     async def poke(self, request: StreamChanged) -> Done:
@@ -100,8 +101,8 @@ class StreamInquiries:
                 "waits": self._standstills.of(entry),
                 "runs": next((work for work in self.works() if work.of == key and work.message), None),
                 "archive": archiver.error if archiver is not None else "",
-                "parked": entry.owner.parked,
-                "state_bytes": len(entry.owner.state or b""),
+                "parked": entry.owner.commits.parked,
+                "state_bytes": len(entry.owner.commits.state or b""),
             }
         )
 
@@ -129,13 +130,13 @@ class StreamInquiries:
 
     def _pending(self) -> Iterator[tuple[str, PendingReport]]:
         for entry in self._owners:
-            if (effects := entry.owner.pending_effects) is not None:
+            if (effects := entry.owner.commits.effects.report()) is not None:
                 yield entry.key, effects
 
     def _lags(self, now: float) -> Iterator[Lag]:
         for entry in self._owners.with_messages():
             owner = entry.owner
-            yield Lag(entry.key, activity.oldest_s(owner.holding(), now), owner.waiting)
+            yield Lag(entry.key, activity.oldest_s(owner.inbox.to_extend(), now), len(owner.inbox))
 
     async def list_busiest(self, request: Busiest) -> Done:
         """Answer which streams have most to do, of those that have anything."""
@@ -146,8 +147,8 @@ class StreamInquiries:
             entry = self._owners.get(key)
             if entry is None or (request.only and entry.spec.name not in request.only):
                 continue
-            lag_s = activity.oldest_s(entry.owner.holding(), now)
-            found.append(activity.activity(key, *self._loads.measured(key), entry.owner.waiting, lag_s))
+            lag_s = activity.oldest_s(entry.owner.inbox.to_extend(), now)
+            found.append(activity.activity(key, *self._loads.measured(key), len(entry.owner.inbox), lag_s))
         return _done(activity.busiest(found, request.by, request.most))
 
 

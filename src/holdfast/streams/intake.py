@@ -39,6 +39,7 @@ class Intake:
         """Return the function that takes the deliveries of a stream."""
         max_bytes = self._queues[spec.name].max_bytes
         linked = self._queues[spec.name].fifo and spec.seq == QUEUE_NUMBER
+        prefix = spec.full_key("")
 
         def take(delivery: Delivery, receipt: Receipt, seen: Seen) -> None:
             if len(delivery.body) > max_bytes:
@@ -55,7 +56,7 @@ class Intake:
                 # One of a later run comes after this one, whatever its number is.
                 held.after = max((seq for run, seq in before.items() if run <= place.run), default=None)
                 before[place.run] = place.seq
-            self._router.dispatch(spec.name, spec.full_key(key), held)
+            self._router.dispatch(spec.name, prefix + key, held)
 
         return take
 

@@ -51,7 +51,7 @@ class StreamMetrics:
         yield (
             "held",
             "Messages in inboxes (limit: inbox_limit a stream, max_held).",
-            sum(o.owner.waiting for o in owned),
+            sum(len(o.owner.inbox) for o in owned),
         )
         yield (
             "custody",
@@ -76,9 +76,9 @@ class StreamMetrics:
         yield (
             "parked_streams",
             "Owned streams that are parked (the console lists those without an owner too).",
-            sum(bool(o.owner.parked) for o in owned),
+            sum(bool(o.owner.commits.parked) for o in owned),
         )
-        pending = [effects for o in owned if (effects := o.owner.pending_effects) is not None]
+        pending = [effects for o in owned if (effects := o.owner.commits.effects.report()) is not None]
         yield (
             "pending_effects",
             "Effects of owned streams that no target has taken yet (limit: max_pending_effects a stream).",
@@ -133,7 +133,7 @@ class StreamMetrics:
         now, oldest = self._host.clock.monotonic(), dict.fromkeys(self._streams, 0.0)
         for entry in self._owners.with_messages():
             name = entry.spec.name
-            oldest[name] = max(oldest[name], oldest_s(entry.owner.holding(), now))
+            oldest[name] = max(oldest[name], oldest_s(entry.owner.inbox.to_extend(), now))
         return oldest
 
     def _by_model(self, counts: Mapping[str, int]) -> dict[str, float]:

@@ -71,8 +71,9 @@ class Moves:
         member = host.membership.view.get(target)
         if entry is None or member is None or member.foreign or target == host.membership.id:
             return f"{key} is not owned here, or {target} is no other living node"
-        deep, waited = entry.owner.leaves_behind(host.clock.monotonic())
-        missing, waited_s = waited or ("", 0.0)
+        owner = entry.owner
+        deep = owner.backlog.is_reserved
+        missing, waited_s = owner.commits.seq.waited(host.clock.monotonic()) or ("", 0.0)
         warm = Warm(target, entry.spec.name, key, deep, missing, max(0.0, waited_s))
         timeout_s = host.limits.move_timeout_s + host.limits.model_timeout_s * len(entry.spec.models)
         try:
@@ -110,10 +111,10 @@ class Moves:
             entry.key,
             self._loads.of(entry.key),
             entry.since,
-            stays=owner.leaving or owner.waits_for_gap,
+            stays=owner.leaving or owner.runs.misses,
             has_models=bool(entry.spec.models),
-            state_bytes=len(owner.state or b""),
-            state_version=owner.state_version,
+            state_bytes=len(owner.commits.state or b""),
+            state_version=owner.commits.state_version,
         )
 
     # -- streams that can't run here --------------------------------------------------------------------
@@ -133,7 +134,9 @@ class Moves:
         self._host.membership.renew_now.set()
         if self._host.draining:
             return
-        keys = {entry.key: entry.owner.state_version for entry in self.loader.obstructed_streams(stream)}
+        keys = {
+            entry.key: entry.owner.commits.state_version for entry in self.loader.obstructed_streams(stream)
+        }
         for key, to in spread(keys, self.others_for(stream)).items():
             if key not in self._going:
                 self._going.add(key)
@@ -153,7 +156,7 @@ class Moves:
         while before := len(self._owners):
             membership = self._host.membership
             others = [member for member in membership.view.values() if member.id != membership.id]
-            keys = {entry.key: entry.owner.state_version for entry in self._owners}
+            keys = {entry.key: entry.owner.commits.state_version for entry in self._owners}
             targets = spread(keys, others, self._owners.acting)
             if targets:
                 room = asyncio.Semaphore(MOVES_AT_ONCE)

@@ -100,7 +100,7 @@ class Owners:
         self.warming: dict[str, Warming] = {}
         """The streams that are about to move here."""
         self.commits_known: dict[str, int] = {}
-        """How many commits each stream had when this node last saw it."""
+        """By key: the number of commits of a stream when this node last owned it."""
         self._survived: dict[str, Mapping[str, int]] = {}
         """What each stream's last owner here knew of openings that this node has outlived."""
         self._logged_at = -LOG_EVERY_S
@@ -130,16 +130,17 @@ class Owners:
         owner, agenda, now = entry.owner, entry.owner.agenda, self._clock.monotonic()
         agenda.wall_ahead_s = self._clock.wall() - now
         outcome = event(now)
-        issued, waiting = owner.commands(), owner.waiting
+        inbox, issued, agenda.commands = owner.inbox, agenda.commands, []
+        is_holding = bool(inbox.held or inbox.unjudged or inbox.doubts.covered)
         for command in issued:
             # The answer to a command doesn't count in a later generation.
             work = self._performers[type(command)](entry, owner.generation, command)
             if work is not None:
                 self._tasks.spawn(work)
-        if entry.alone and owner.at_risk != entry.alone:
+        if entry.alone and owner.runs.at_risk != entry.alone:
             entry.alone = ""
             self._quarantine.leave()
-        if waiting:
+        if is_holding:
             self._holding[entry.key] = entry
         elif self._holding.get(entry.key) is entry:
             del self._holding[entry.key]
@@ -186,7 +187,7 @@ class Owners:
         await self._alarms.serve(self._ring)
 
     def _ring(self, entry: Owned, now: float) -> None:
-        if (at := entry.owner.wake_at) is None:
+        if (at := entry.owner.agenda.wake_at) is None:
             return
         if at <= now:
             self.feed(entry, entry.owner.ticked)
@@ -225,23 +226,25 @@ class Owners:
     def held(self) -> int:
         """The number of messages in inboxes, without those that wait behind a gap: the missing message must
         get in."""
-        return sum(entry.owner.waiting for entry in self._holding.values() if not entry.owner.gapped)
+        return sum(
+            len(entry.owner.inbox) for entry in self._holding.values() if not entry.owner.runs.is_gapped
+        )
 
     def is_gapped(self, key: str) -> bool:
         """Return True if the messages that the key's owner here holds wait behind a gap, or behind effects
         that nobody takes."""
         entry = self._entries.get(key)
-        return entry is not None and entry.owner.gapped
+        return entry is not None and entry.owner.runs.is_gapped
 
     def waits_for_gap(self, key: str) -> bool:
         """Return True if the key's owner here waits for a missing message, as long as the timeout allows."""
         entry = self._entries.get(key)
-        return entry is not None and entry.owner.waits_for_gap
+        return entry is not None and entry.owner.runs.misses
 
     def is_reserved(self, key: str) -> bool:
         """Return True if the key's owner here has reserved it at the queue."""
         entry = self._entries.get(key)
-        return entry is not None and entry.owner.is_reserved
+        return entry is not None and entry.owner.backlog.is_reserved
 
     def holding(self, stream: str, *, opened: bool = False) -> Iterator[tuple[str, Held]]:
         """Yield the messages of ``stream`` whose deliveries must be extended, each with its key. With
@@ -252,7 +255,7 @@ class Owners:
             owner = entry.owner
             is_open = owner.phase in (OwnerPhase.OWNER, OwnerPhase.MOVING) and not owner.suspended
             if is_open or not opened:
-                for held in entry.owner.holding():
+                for held in entry.owner.inbox.to_extend():
                     yield entry.plain_key, held
 
     def offer(self, key: str, held: Held) -> Literal["accepted", "full", "no", "unknown"]:
@@ -291,13 +294,15 @@ class Owners:
         if self._entries.get(entry.key) is not entry:
             return False
         del self._entries[entry.key]
-        if survived := entry.owner.survived:
+        if survived := +entry.owner.blame.survived:
             remember(self._survived, entry.key, survived, REMEMBERED_MAX)
+        if entry.last is not None:
+            self.note_number(entry.key, entry.last.number)
         self.wake_waiting()
         return True
 
     def note_number(self, key: str, number: int) -> None:
-        """Remember how many commits a stream had, even after it is no longer owned here."""
+        """Remember how many commits a stream had that is no longer owned here."""
         remember(self.commits_known, key, number, REMEMBERED_MAX)
 
     # -- claims -----------------------------------------------------------------------------------------

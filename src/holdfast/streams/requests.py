@@ -159,10 +159,10 @@ class Requests:
             raise Busy(f"{key}: {self._most} requests wait on this node already (max_held)", BUSY_S)
         late_s = self.wait_s(key) - PATIENCE * timeout_s
         entry = self._owners.get(key)
-        if entry is not None and entry.owner.obstacle:
-            is_newer = entry.owner.state_version > entry.spec.handler.version
+        if entry is not None and entry.owner.runs.obstacle:
+            is_newer = entry.owner.commits.state_version > entry.spec.handler.version
             raise Unavailable(f"{key}: {STATE_NEWER if is_newer else MODEL_MISSING}")
-        if late_s > 0 and entry is not None and not entry.owner.gapped:
+        if late_s > 0 and entry is not None and not entry.owner.runs.is_gapped:
             raise Busy(f"{key}: too many requests wait before this one", max(BUSY_S, late_s))
 
     def wait_s(self, key: str) -> float:
@@ -196,7 +196,7 @@ class Requests:
     async def _has_lost(self, key: str, owner: Owner) -> bool:
         """A handled message has no stored result, either because its handler returned none or because the
         store has lost the owner's last commits. Return True for the latter."""
-        known = owner.epoch, owner.number
+        known = owner.epoch, owner.commits.number
         stands = await self._state.peek(key)
         return stands is None or (stands.epoch, stands.number) < known
 

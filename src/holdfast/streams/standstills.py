@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.common.wording import duration
 from holdfast.ports.clock import Clock
-from holdfast.rules.streams.standstill import Standstill, StandstillKind
+from holdfast.rules.streams.wait_reason import WaitKind, WaitReason
 from holdfast.streams.owned import Owned
 from holdfast.streams.placing import Unplaced
 
@@ -20,10 +20,10 @@ TOLD_AFTER_S = 5.0
 COMMIT_S = 1.0
 """A stream waits for its state store, or for its slot, only after so long."""
 
-BRIEF: tuple[StandstillKind, ...] = ("store", "slot")
+BRIEF: tuple[WaitKind, ...] = ("store", "slot")
 """The kinds of waits that every message may have for a moment."""
 
-KEPT_WAITING = Standstill(
+KEPT_WAITING = WaitReason(
     "suspect", "a message of another stream, which was at work when nodes ended and runs alone here"
 )
 
@@ -55,7 +55,7 @@ class KnownStandstill(msgspec.Struct):
     since: float
     told: bool = False
 
-    def goes_on(self, stands: Standstill) -> bool:
+    def goes_on(self, stands: WaitReason) -> bool:
         """Return True if it still waits for the same, and not for the next of a kind."""
         return self.kind == stands.kind and stands.since in (None, self.since)
 
@@ -121,7 +121,7 @@ class Standstills:
     def counts(self) -> dict[str, int]:
         """Return how many streams wait for each kind of thing."""
         now = self._clock.monotonic()
-        counts = dict.fromkeys(get_args(StandstillKind), 0)
+        counts = dict.fromkeys(get_args(WaitKind), 0)
         for entry in self._owned():
             if (stands := self._standstill(entry, now)) is not None:
                 counts[stands.kind] += 1
@@ -130,21 +130,21 @@ class Standstills:
 
     def longest(self) -> dict[str, float]:
         """Return for how long the stream has waited that waits longest for each kind of thing, in seconds."""
-        longest = dict.fromkeys(get_args(StandstillKind), 0.0)
+        longest = dict.fromkeys(get_args(WaitKind), 0.0)
         for waits in self.all():
             longest[waits.kind] = max(longest[waits.kind], waits.since_s)
         return longest
 
-    def _waits(self, entry: Owned, stands: Standstill, now: float) -> Waits:
+    def _waits(self, entry: Owned, stands: WaitReason, now: float) -> Waits:
         known = self._known.get(entry.key)
         if stands.since is not None:
             since = stands.since
         else:
             since = known.since if known is not None and known.goes_on(stands) else now
         left_s = None if stands.until is None else max(0.0, stands.until - now)
-        return Waits(entry.key, stands.kind, stands.text, now - since, left_s, entry.owner.waiting)
+        return Waits(entry.key, stands.kind, stands.text, now - since, left_s, len(entry.owner.inbox))
 
-    def _standstill(self, entry: Owned, now: float) -> Standstill | None:
+    def _standstill(self, entry: Owned, now: float) -> WaitReason | None:
         stands = standstill_of(entry, now)
         if (
             stands is not None
@@ -155,25 +155,26 @@ class Standstills:
         return stands
 
 
-def standstill_of(entry: Owned, now: float) -> Standstill | None:
+def standstill_of(entry: Owned, now: float) -> WaitReason | None:
     """Return what a stream waits for; None if it doesn't wait, or only for a moment."""
     if entry.kept_waiting:
         return KEPT_WAITING
-    stands = _slot_wait(entry, now) or entry.owner.standstill()
+    stands = _slot_wait(entry, now) or entry.owner.wait_reason()
     if stands is None or (stands.kind in BRIEF and now - (stands.since or 0.0) < COMMIT_S):
         return None
     return stands
 
 
-def _slot_wait(entry: Owned, now: float) -> Standstill | None:
+def _slot_wait(entry: Owned, now: float) -> WaitReason | None:
     """Return the wait of a stream whose slot works at something else; None if it works at the stream, or if
     the stream needs no slot."""
     seat = entry.seat
-    if seat is None or not entry.owner.needs_slot:
-        return None
+    runs = entry.owner.runs
+    if seat is None or not (runs.running or runs.loading):
+        return None  # its slot isn't called
     call = seat.at_work
     if call is not None and call.of == entry.key:
         return None
     if call is None and seat.is_there:
         return None  # its call is on the way
-    return Standstill("slot", seat.busy_with(now), since=entry.called_at)
+    return WaitReason("slot", seat.busy_with(now), since=entry.called_at)

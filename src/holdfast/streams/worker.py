@@ -53,7 +53,7 @@ QUERY = "\0query"
 class StreamContext:
     """The Context of one open stream."""
 
-    __slots__ = ("_stream", "_worker", "attempt", "key", "recorder", "run", "seq", "told")
+    __slots__ = ("_stream", "_worker", "attempt", "has_asked", "key", "recorder", "run", "seq", "told")
 
     def __init__(self, worker: StreamWorker, stream: str, key: str) -> None:
         self._worker = worker
@@ -64,6 +64,8 @@ class StreamContext:
         self.seq = 0
         self.attempt = 1
         self.told = ""
+        self.has_asked = False
+        """True while ``recorder`` may hold effects or timers."""
 
     @property
     def traceparent(self) -> str:
@@ -88,6 +90,7 @@ class StreamContext:
 
     def send(self, target: str, body: Any, *, key: str | None = None, delay_s: float = 0.0) -> None:
         """As Context.send."""
+        self.has_asked = True
         self.recorder.send(target, body, self.key if key is None else key, delay_s)
 
     def wake(
@@ -100,11 +103,20 @@ class StreamContext:
     ) -> None:
         """As Context.wake."""
         self._worker.check_wakes(self._stream)
+        self.has_asked = True
         self.recorder.wake(name, at, after_s, body, self._worker.host.wall())
 
     def unwake(self, name: str) -> None:
         """As Context.unwake."""
+        self.has_asked = True
         self.recorder.unwake(name)
+
+    def take_acts(self) -> Acts | None:
+        """Return what the handler asked for since the last call; None for nothing."""
+        if not self.has_asked:
+            return None
+        self.has_asked = False
+        return self.recorder.take()
 
 
 class QueryContext(StreamContext):
@@ -359,7 +371,7 @@ class StreamWorker:
         results: list[bytes | None] = []
         acts: list[Acts | None] = []
         room = EFFECTS_BYTES_MAX  # a commit shall not gather effects without limit
-        context.recorder.take()  # what a handler asked for in open() or in another thread
+        context.take_acts()  # drop what a handler asked for in open() or in another thread
         state = None
         traced: TracedCall | None = None
         try:
@@ -378,7 +390,7 @@ class StreamWorker:
                 if results_to and encoded is not None:
                     context.send(results_to, encoded)
                 results.append(encoded)  # from here on the message is handled
-                acts.append(asked := context.recorder.take())
+                acts.append(asked := context.take_acts())
                 if asked is not None:
                     room -= sum(len(send.body) for send in asked.sends)
                 if self._standing(stream, key) is None:

@@ -4,17 +4,15 @@ from typing import Any
 
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life, Place
-from holdfast.rules.streams.agenda import Agenda
 from holdfast.rules.streams.backlog import Backlog
-from holdfast.rules.streams.blame import Blame
-from holdfast.rules.streams.commands import Command
+from holdfast.rules.streams.commands import Agenda, Command
 from holdfast.rules.streams.commit_plan import CommitPlan
 from holdfast.rules.streams.inbox import Inbox
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.rules.streams.options import OwnerRules
 from holdfast.rules.streams.rest import Rest
 from holdfast.rules.streams.restarts import Restarts
-from holdfast.rules.streams.run_plan import RunPlan
+from holdfast.rules.streams.run_plan import Blame, RunPlan
 from holdfast.rules.streams.sequencer import Rules, Sequencer
 
 KEY = "cameras/1"
@@ -38,14 +36,12 @@ class Parts:
         self.blame = Blame(self.rules.max_starts)
         self.restarts = Restarts(self.rules.order.restart_after_s, 0.0)
         self.seq = Sequencer(self.rules.order, self.checkpoint, backlog=self.backlog)
-        self.commits = CommitPlan(
-            self.rules, self.checkpoint, self.seq, self.agenda, self.blame, self.restarts
-        )
+        self.commits = CommitPlan(self.rules, self.checkpoint, self.seq, self.agenda, self.restarts)
         self.inbox = Inbox(self.rules, self.agenda, self.backlog, self.restarts)
-        self.inbox.begin(self.seq, self.commits)
-        self.runs = RunPlan(self.rules, self.inbox, self.commits)
+        self.inbox.seq, self.inbox.commits = self.seq, self.commits
+        self.runs = RunPlan(self.rules, self.inbox, self.commits, self.blame)
         self.rest = Rest(0.0)
-        self.rest.begin(self.runs)
+        self.rest.runs = self.runs
 
     def offer(self, *messages: Held) -> None:
         """Offer messages to the inbox, which has room."""

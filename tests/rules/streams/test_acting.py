@@ -262,8 +262,8 @@ def test_no_message_runs_while_too_many_effects_are_pending() -> None:
     effects = handed_over(bench.out())
     bench.offer(held(0))
     bench.silent()
-    assert bench.owner.gapped
-    waits = bench.owner.standstill()
+    assert bench.owner.runs.is_gapped
+    waits = bench.owner.wait_reason()
     assert waits is not None
     assert waits.kind == "effects"
     bench.taken(effects[0])
@@ -277,7 +277,7 @@ def test_a_stream_says_how_many_effects_may_be_pending_and_how_large_they_may_be
         bench.out()
         bench.offer(held(0))
         bench.silent()
-        assert bench.owner.gapped
+        assert bench.owner.runs.is_gapped
 
 
 def full(**rules: Any) -> ActingBench:
@@ -308,11 +308,11 @@ def test_a_client_without_seqs_may_send_again_what_was_refused_and_it_runs_once(
     queued = Held(Place(0, 0, "y"), b"", {}, [Receipt("r", 1.0)])
     bench.offer(client, queued)
     assert [receipt.request for receipt in bench.only(RefuseRequests).requests] == [1]
-    assert bench.owner.waiting == 1, "the queue's message waits"
+    assert len(bench.owner.inbox) == 1, "the queue's message waits"
     both = Held(Place(0, 0, "y"), b"", {}, [Receipt("request 2", 1.0, stale=True, request=2)])
     bench.offer(both)
     bench.only(RefuseRequests)
-    assert bench.owner.waiting == 1
+    assert len(bench.owner.inbox) == 1
     bench.taken(pending(0))
     assert bench.only(Start).head == queued.place.name
 
@@ -347,12 +347,12 @@ def test_what_is_pending_is_told_with_the_target_that_has_failed_most_often() ->
     bench = ActingBench()
     effects = (pending(1, WALL - 60.0, "slow"), pending(2, WALL - 9.0, "away"))
     bench.opened(effects=effects, due=1.0)
-    assert bench.owner.pending_effects == PendingReport(2, WALL - 60.0, "slow", 0)
+    assert bench.owner.commits.effects.report() == PendingReport(2, WALL - 60.0, "slow", 0)
     bench.owner.effect_failed(effects[1].id, bench.owner.epoch, bench.now, "no answer")
-    assert bench.owner.pending_effects == PendingReport(2, WALL - 60.0, "away", 1, "no answer")
+    assert bench.owner.commits.effects.report() == PendingReport(2, WALL - 60.0, "away", 1, "no answer")
     bench.tick()  # it is handed over again
     bench.taken(effects[1])
-    assert bench.owner.pending_effects == PendingReport(1, WALL - 60.0, "slow", 0)
+    assert bench.owner.commits.effects.report() == PendingReport(1, WALL - 60.0, "slow", 0)
 
 
 def pending(number: int, at: float = WALL, target: str = "a") -> Effect:
@@ -460,7 +460,7 @@ def test_an_answer_that_comes_twice_changes_nothing() -> None:
     bench.opened()
     [effect] = bench.sent(0, to("a")).effects
     bench.answered()
-    report = bench.owner.pending_effects
+    report = bench.owner.commits.effects.report()
     assert report is not None
     bench.owner.effect_failed(effect.id, 7, bench.now, "no answer")
     bench.owner.effect_refused(effect.id, 7, "no", bench.now)
@@ -471,7 +471,7 @@ def test_an_answer_that_comes_twice_changes_nothing() -> None:
     bench.tick()
     commit = bench.write()
     assert (commit.dropped, commit.refused) == ((effect.id,), ())
-    assert bench.owner.pending_effects is None
+    assert bench.owner.commits.effects.report() is None
 
 
 def test_a_nudge_to_an_owner_that_goes_changes_nothing() -> None:
@@ -535,14 +535,14 @@ def test_a_timer_that_fires_leaves_what_was_read_of_a_backlog_as_it_is() -> None
     bench.owner.reserved(True, bench.now)
     bench.only(Take)
     bench.owner.took(0, 0, False, bench.now)
-    waits = bench.owner.standstill()
+    waits = bench.owner.wait_reason()
     assert waits is not None
     assert waits.until is not None, "all of it was read, so the clock of the gap runs"
     woken(bench)
     bench.acted(None)
     bench.write()
     bench.answered()
-    waits = bench.owner.standstill()
+    waits = bench.owner.wait_reason()
     assert waits is not None
     assert waits.until is not None
 
@@ -888,7 +888,7 @@ def test_a_stream_that_waits_for_others_looks_at_the_store_whatever_its_timers_a
         for command in bench.out():
             if isinstance(command, Peek):
                 looks += 1
-                at = Checkpoint(KEY, epoch=bench.owner.epoch, number=bench.owner.number)
+                at = Checkpoint(KEY, epoch=bench.owner.epoch, number=bench.owner.commits.number)
                 bench.owner.peeked(at, bench.now)
             elif isinstance(command, HandOver):
                 bench.owner.effect_failed(command.effects[0].id, bench.owner.epoch, bench.now, "away")

@@ -3,8 +3,9 @@
 from holdfast.common.held import Receipt
 from holdfast.common.message import Life
 from holdfast.rules.streams.commands import Peek, Return, Settle
-from holdfast.rules.streams.inbox import is_request
+from holdfast.rules.streams.inbox import Doubts, is_request
 from holdfast.rules.streams.ledger import RunLog
+from holdfast.rules.streams.sequencer import Verdict
 from tests.rules.streams.parts import Parts, held
 
 
@@ -61,3 +62,35 @@ def test_a_message_that_a_queue_has_brought_too_is_no_request() -> None:
     assert not is_request(message)
     message.receipts = [request]
     assert is_request(message)
+
+
+def test_one_read_decides_all_deliveries_that_came_before_it() -> None:
+    doubts, first, second = Doubts(), held(1), held(2)
+    for message in (first, second):
+        doubts.covered[message.place] = message, Verdict.DONE
+    assert doubts.look(3)
+    assert doubts.answered() == [(first, Verdict.DONE), (second, Verdict.DONE)]
+    assert not doubts.looks_again
+
+
+def test_a_delivery_during_a_read_needs_another_one() -> None:
+    doubts, message = Doubts(), held(1)
+    doubts.covered[message.place] = message, Verdict.DONE
+    assert doubts.doubt(message.place, 3)
+    assert not doubts.doubt(message.place, 3), "a read is under way"
+    assert doubts.answered() == []
+    assert doubts.looks_again
+
+
+def test_a_change_during_a_read_needs_another_one() -> None:
+    doubts = Doubts()
+    assert doubts.look(3)
+    assert not doubts.look(3)
+    doubts.answered()
+    assert doubts.looks_again
+
+
+def test_a_store_that_has_fewer_commits_than_at_the_read_has_lost_some() -> None:
+    doubts = Doubts()
+    doubts.look(3)
+    assert [doubts.is_lost(number) for number in (2, 3, 4)] == [True, False, False]

@@ -11,7 +11,6 @@ from holdfast.common.message import NO_RUN, Life, Place, Span
 from holdfast.common.retry import Backoff
 from holdfast.rules.streams import ledger
 from holdfast.rules.streams.backlog import Reserve, Take, Unreserve
-from holdfast.rules.streams.blame import ALONE_OPENINGS, NOTHING, REACH
 from holdfast.rules.streams.commands import (
     CheckClaim,
     Command,
@@ -35,9 +34,9 @@ from holdfast.rules.streams.options import OwnerRules
 from holdfast.rules.streams.owner import Owner
 from holdfast.rules.streams.phases import OwnerPhase
 from holdfast.rules.streams.rest import LOOK_S
-from holdfast.rules.streams.run_plan import RUN_LIMIT
+from holdfast.rules.streams.run_plan import ALONE_OPENINGS, NOTHING, REACH, RUN_LIMIT
 from holdfast.rules.streams.sequencer import Rules
-from holdfast.rules.streams.standstill import Standstill
+from holdfast.rules.streams.wait_reason import WaitReason
 
 KEY = "cameras/1"
 GAP_S = 10.0
@@ -85,10 +84,11 @@ class Bench:
         return self.owner.phase
 
     def at_risk(self) -> str:
-        return self.owner.at_risk
+        return self.owner.runs.at_risk
 
     def out(self) -> list[Command]:
-        return self.owner.commands()
+        commands, self.owner.agenda.commands = self.owner.agenda.commands, []
+        return commands
 
     def silent(self) -> None:
         assert self.out() == []
@@ -126,11 +126,11 @@ class Bench:
     def known(self) -> None:
         """The store still knows the last commit."""
         self.only(Peek)
-        self.owner.peeked(Checkpoint(KEY, epoch=self.owner.epoch, number=self.owner.number), self.now)
+        self.owner.peeked(Checkpoint(KEY, epoch=self.owner.epoch, number=self.owner.commits.number), self.now)
 
     def tick(self) -> None:
-        assert self.owner.wake_at is not None
-        self.now = self.owner.wake_at
+        assert self.owner.agenda.wake_at is not None
+        self.now = self.owner.agenda.wake_at
         self.owner.ticked(self.now)
 
 
@@ -189,21 +189,21 @@ class TestOpening:
         bench.owner.opened(Checkpoint(KEY, epoch=5, number=9, state=b"x", state_version=2), 0)
         bench.silent()
         owner = bench.owner
-        assert (owner.phase, owner.epoch, owner.number) == (OwnerPhase.OWNER, 5, 9)
-        assert (owner.state, owner.state_version) == (b"x", 2)
+        assert (owner.phase, owner.epoch, owner.commits.number) == (OwnerPhase.OWNER, 5, 9)
+        assert (owner.commits.state, owner.commits.state_version) == (b"x", 2)
 
     def test_messages_are_held_unjudged_until_opened(self) -> None:
         bench = Bench(order={"inbox_limit": 2})
         done, new = held(4), held(5)
         bench.offer(done, new)
         assert bench.owner.offer(held(6), 0) == "full"
-        assert bench.owner.waiting == 2
+        assert len(bench.owner.inbox) == 2
         bench.only(Peek)
         bench.owner.peeked(None, 0)
         bench.only(Open)
         bench.owner.opened(Checkpoint(KEY, epoch=1, log=RunLog(0, 0, 4)), 0)
         assert bench.out() == [Settle((), (done,), duplicate=True), Start(name(5))]
-        assert bench.owner.waiting == 1
+        assert len(bench.owner.inbox) == 1
 
     def test_what_finds_no_room_after_a_reopening_goes_back(self) -> None:
         bench = Bench(order={"inbox_limit": 1}).opened()
@@ -230,7 +230,7 @@ class TestOpening:
         assert bench.phase() is OwnerPhase.CLAIMED
         bench.owner.claim_checked(True, 0)
         bench.only(Peek)
-        assert bench.owner.waiting == 1
+        assert len(bench.owner.inbox) == 1
 
     def test_without_the_claim_all_goes_back(self) -> None:
         bench = Bench()
@@ -244,7 +244,7 @@ class TestOpening:
         bench.owner.claim_checked(False, 0)
         assert bench.out() == [Return((message,)), Dropped()]
         assert bench.phase() is OwnerPhase.DROPPED
-        assert bench.owner.waiting == 0
+        assert len(bench.owner.inbox) == 0
         assert bench.owner.offer(held(1), 0) == "no"
         bench.owner.drop()
         bench.silent()
@@ -262,7 +262,10 @@ class TestDeliveries:
         bench.begin(held(0, "a"))
         bench.offer(held(0, "b"), held(0, "a"))
         bench.silent()
-        assert [receipt.receipt for held in bench.owner.holding() for receipt in held.receipts] == ["a", "b"]
+        assert [receipt.receipt for held in bench.owner.inbox.to_extend() for receipt in held.receipts] == [
+            "a",
+            "b",
+        ]
         bench.ran()
         bench.write()
         bench.committed()
@@ -274,7 +277,7 @@ class TestDeliveries:
         bench.offer(held(0, "a", sender="n1", number=1))
         bench.offer(held(0, "b", sender="n1", number=2))
         bench.offer(held(0, "a", sender="n2", number=7))
-        first, second = (receipt for held in bench.owner.holding() for receipt in held.receipts)
+        first, second = (receipt for held in bench.owner.inbox.to_extend() for receipt in held.receipts)
         assert (first.sender, first.number) == ("n2", 7)
         assert (second.sender, second.number) == ("n1", 2)
 
@@ -283,17 +286,17 @@ class TestDeliveries:
         later = held(5, "a")
         later.after = 4
         bench.offer(later)
-        assert list(bench.owner.holding()) == []
+        assert list(bench.owner.inbox.to_extend()) == []
         again, once_more = held(5, "b"), held(5, "c")
         again.after, once_more.after = 3, 4
         bench.offer(again)
         assert [later.after] == [3]
-        assert list(bench.owner.holding()) == []
+        assert list(bench.owner.inbox.to_extend()) == []
         bench.offer(once_more)
         assert [later.after] == [3], "the least that any delivery told"
         bench.offer(held(5, "d"))
         assert [later.after] == [None]
-        assert list(bench.owner.holding()) == [later]
+        assert list(bench.owner.inbox.to_extend()) == [later]
         assert bench.only(Start).head == name(5)
 
     def test_what_the_queue_delivers_first_again_waits_for_nothing_that_came_meanwhile(self) -> None:
@@ -304,7 +307,7 @@ class TestDeliveries:
         deleted.after = 3
         bench.begin(held(2))
         bench.offer(held(5, "b"), deleted, held(5, "c"))
-        assert sorted(held.place.seq for held in bench.owner.holding()) == [2, 4, 5]
+        assert sorted(held.place.seq for held in bench.owner.inbox.to_extend()) == [2, 4, 5]
 
     def test_a_message_that_was_done_before_is_settled_as_duplicate(self) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
@@ -333,7 +336,7 @@ class TestDeliveries:
         bench.only(Peek)
         bench.offer(other)
         bench.silent()
-        assert set(bench.owner.holding()) == {message, other}
+        assert set(bench.owner.inbox.to_extend()) == {message, other}
         bench.owner.peeked(Checkpoint(KEY, epoch=bench.owner.epoch, number=3), 0)
         bench.only(CheckClaim)
         bench.owner.claim_checked(True, 0)
@@ -447,11 +450,11 @@ class TestDeliveries:
         bench = Bench(order={"inbox_limit": 1}).opened()
         high, low = held(5), held(3)
         bench.offer(high)
-        assert bench.owner.gapped
+        assert bench.owner.runs.is_gapped
         bench.offer(low)
         assert bench.out() == [Return((high,))]
         assert bench.owner.offer(held(4), 0) == "full"
-        assert list(bench.owner.holding()) == [low]
+        assert list(bench.owner.inbox.to_extend()) == [low]
 
     def test_what_the_cursor_passed_is_judged_by_the_next_commit(self) -> None:
         """Seq 0 comes while the commit that passes over it is in flight."""
@@ -521,8 +524,8 @@ class TestRunning:
         )
         bench.committed()
         assert bench.out() == [Settle((), (message,))]
-        assert bench.owner.number == 7
-        assert not bench.owner.gapped
+        assert bench.owner.commits.number == 7
+        assert not bench.owner.runs.is_gapped
 
     def test_no_result_no_line_in_the_log(self) -> None:
         bench = Bench().opened()
@@ -574,7 +577,7 @@ class TestRunning:
         assert bench.write().starting == ""
         bench.offer(held(1))
         bench.silent()
-        assert not bench.owner.gapped
+        assert not bench.owner.runs.is_gapped
         bench.committed()
         settle, start = bench.out()
         assert isinstance(settle, Settle)
@@ -597,7 +600,7 @@ class TestRunning:
         bench.offer(*map(held, range(1, 9)))
         bench.ran()
         assert len(bench.only(Run).messages) == 8
-        assert bench.owner.wake_at == 5.0
+        assert bench.owner.agenda.wake_at == 5.0
         bench.ran(1)
         bench.only(Run)
         bench.tick()
@@ -641,14 +644,14 @@ class TestRunning:
         bench.offer(held(RUN_LIMIT + 1))
         bench.ran()
         bench.silent()
-        assert not bench.owner.gapped, "it waits for the store, not for a message"
+        assert not bench.owner.runs.is_gapped, "it waits for the store, not for a message"
         bench.committed()
         assert [type(command) for command in bench.out()] == [Settle, Run, Write]
 
     def test_a_gap_is_passed_in_time(self) -> None:
         bench = Bench().opened()
         bench.offer(held(2))
-        assert bench.owner.wake_at == GAP_S
+        assert bench.owner.agenda.wake_at == GAP_S
         bench.tick()
         commit = bench.write()
         assert commit.log == RunLog(0, 0, 1, (Span(0, 1),))
@@ -660,7 +663,7 @@ class TestRunning:
         bench = Bench().opened()
         bench.offer(held(1))
         bench.owner.hold_back(True, bench.now)
-        assert bench.owner.standstill() == Standstill(
+        assert bench.owner.wait_reason() == WaitReason(
             "archive", "its archive, which has yet to take what is committed"
         )
         bench.now = GAP_S
@@ -668,7 +671,7 @@ class TestRunning:
         bench.silent()
         bench.owner.hold_back(False, bench.now)
         bench.silent()
-        assert bench.owner.wake_at == 2 * GAP_S
+        assert bench.owner.agenda.wake_at == 2 * GAP_S
         bench.offer(held(0))
         bench.only(Start)
 
@@ -688,7 +691,7 @@ class TestRunning:
         bench.offer(held(2))
         bench.silent()
         for look in (1, 2):
-            assert bench.owner.wake_at == LOOK_S * look
+            assert bench.owner.agenda.wake_at == LOOK_S * look
             bench.tick()
             bench.only(Peek)
             bench.owner.peeked(Checkpoint(KEY, epoch=1), bench.now)
@@ -706,12 +709,12 @@ class TestFailing:
         bench.begin(message)
         bench.fail()
         bench.silent()
-        assert not bench.owner.gapped
-        assert bench.owner.wake_at == RETRY_S
+        assert not bench.owner.runs.is_gapped
+        assert bench.owner.agenda.wake_at == RETRY_S
         bench.tick()
         assert bench.only(Run).fresh
         bench.fail()
-        assert bench.owner.wake_at == RETRY_S + 2 * RETRY_S
+        assert bench.owner.agenda.wake_at == RETRY_S + 2 * RETRY_S
         assert (message.tries, message.error, message.detail) == (2, "Boom", "trace")
 
     def test_spent_tries_are_skipped_then_buried_then_deleted(self) -> None:
@@ -761,7 +764,7 @@ class TestFailing:
         bench.fail(results=1)
         bench.only(Run)  # the one before it, again
         bench.ran(state=b"1")
-        assert bench.owner.wake_at == bench.now + RETRY_S
+        assert bench.owner.agenda.wake_at == bench.now + RETRY_S
         assert not [command for command in bench.out() if isinstance(command, Run)]
 
     def test_a_snapshot_too_large_is_the_last_messages_failure(self) -> None:
@@ -778,7 +781,7 @@ class TestFailing:
         bench.begin(message)
         bench.owner.load_failed("no model", "trace", 0)
         assert message.tries == 1
-        assert bench.owner.wake_at == RETRY_S
+        assert bench.owner.agenda.wake_at == RETRY_S
 
     def test_a_failure_parks_the_stream_where_declared(self) -> None:
         bench = Bench(max_tries=1, on_failure="park").opened()
@@ -790,7 +793,7 @@ class TestFailing:
         assert (commit.log, commit.aside, commit.skipped) == (RunLog(0, 0, -1), (), 0)
         bench.committed()
         bench.silent()
-        assert bench.owner.waiting == 1, "nothing is lost"
+        assert len(bench.owner.inbox) == 1, "nothing is lost"
 
     def test_state_that_does_not_load_parks_the_stream(self) -> None:
         bench = Bench().opened(state=b"?")
@@ -799,7 +802,7 @@ class TestFailing:
         assert bench.write().parked == "newer version"
         bench.committed()
         bench.silent()
-        assert bench.owner.waiting == 1
+        assert len(bench.owner.inbox) == 1
 
     def test_the_overflow_of_a_parked_stream_is_buried_as_parked(self) -> None:
         bench = Bench(order={"inbox_limit": 1}).opened(parked="by hand")
@@ -941,7 +944,7 @@ class TestRestarts:
         assert message.place == Place(2, 0)
         bench.now = 1.0
         bench.offer(held(3, run=NO_RUN))
-        assert bench.owner.waiting == 1, "a second later it is not"
+        assert len(bench.owner.inbox) == 1, "a second later it is not"
 
     def test_a_commit_and_what_waits_end_the_quiet(self) -> None:
         bench = self.bench()
@@ -1005,9 +1008,9 @@ class TestRestarts:
         bench.write()
         bench.committed()
         bench.offer(held(5, run=7))
-        assert bench.owner.waiting == 1
+        assert len(bench.owner.inbox) == 1
         bench.offer(held(6, run=NO_RUN))
-        assert {held.place for held in bench.owner.holding()} == {Place(7, 5), Place(7, 6)}
+        assert {held.place for held in bench.owner.inbox.to_extend()} == {Place(7, 5), Place(7, 6)}
 
     def test_what_comes_again_during_a_transfer_that_came_to_nothing_is_held_once(self) -> None:
         bench = self.bench(0.0)
@@ -1016,7 +1019,7 @@ class TestRestarts:
         bench.only(Transfer)
         bench.offer(held(12, "second", run=NO_RUN))
         bench.owner.transferred("kept", bench.now)
-        (message,) = bench.owner.holding()
+        (message,) = bench.owner.inbox.to_extend()
         assert [receipt.receipt for receipt in message.receipts] == ["first", "second"]
         bench.tick()
         assert bench.write().starting == name(12, 2)
@@ -1046,7 +1049,7 @@ class TestRestarts:
         bench.only(Open)
         bench.owner.opened(Checkpoint(KEY, epoch=4, number=1, log=RunLog(2, 0, 9)), 0, 0.0)
         assert bench.only(Start).head == name(0, 3), "the old run is not waited for"
-        receipts = {held.place: {r.receipt for r in held.receipts} for held in bench.owner.holding()}
+        receipts = {held.place: {r.receipt for r in held.receipts} for held in bench.owner.inbox.to_extend()}
         assert receipts == {Place(3, 0): {"r-1.0"}, Place(3, 1): {"r-1.1", "again"}, Place(3, 2): {"r-1.2"}}
 
     def test_a_new_run_is_known_to_whom_it_is_handed_off(self) -> None:
@@ -1060,7 +1063,7 @@ class TestRestarts:
         assert (message.place, message.counted) == (Place(3, 0), True)
         other = self.bench(0.0)
         other.offer(message, held(1, run=NO_RUN))
-        assert [held.place for held in other.owner.holding()] == [Place(3, 0), Place(3, 1)]
+        assert [held.place for held in other.owner.inbox.to_extend()] == [Place(3, 0), Place(3, 1)]
 
     def test_what_came_again_during_a_transfer_is_held_once_after_another_opening(self) -> None:
         bench = self.bench(0.0)
@@ -1070,7 +1073,7 @@ class TestRestarts:
         bench.only(Transfer)
         bench.offer(held(12, "second", run=NO_RUN), held(13, run=NO_RUN))
         bench.owner.fenced(0)
-        assert bench.owner.waiting == 2
+        assert len(bench.owner.inbox) == 2
         assert [receipt.receipt for receipt in message.receipts] == ["first", "second"]
 
     def test_what_finds_no_room_goes_as_it_came(self) -> None:
@@ -1086,13 +1089,13 @@ class TestStandstill:
 
     def test_nothing_to_do_is_no_standstill_and_neither_is_work(self) -> None:
         bench = Bench().opened()
-        assert bench.owner.standstill() is None
+        assert bench.owner.wait_reason() is None
         bench.begin(held(0))
-        assert bench.owner.standstill() is None
+        assert bench.owner.wait_reason() is None
         bench.ran()
         bench.offer(held(1))
         assert self.kind(bench) == "store", "1 waits for the answer to the commit of 0"
-        assert bench.owner.standstill() == Standstill(
+        assert bench.owner.wait_reason() == WaitReason(
             "store", "the state store, which has not answered yet", since=bench.now
         )
 
@@ -1104,7 +1107,7 @@ class TestStandstill:
         bench.only(LoadModels)
         assert self.kind(bench) == "model"
         bench.owner.models_failed("no file", 0)
-        assert bench.owner.standstill() == Standstill("model", "no file")
+        assert bench.owner.wait_reason() == WaitReason("model", "no file")
         bench.owner.unblocked(0)
         bench.owner.models_loaded(0)
         assert self.kind(bench) == "store"
@@ -1112,7 +1115,7 @@ class TestStandstill:
     def test_a_wait_at_a_gap_has_its_end(self) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         bench.offer(held(6))
-        assert bench.owner.standstill() == Standstill("gap", "seq 5 of run 0", GAP_S, 0.0)
+        assert bench.owner.wait_reason() == WaitReason("gap", "seq 5 of run 0", GAP_S, 0.0)
         bench.owner.vanished()
         assert self.kind(bench) == "membership"
 
@@ -1120,24 +1123,24 @@ class TestStandstill:
         bench = Bench().opened()
         bench.begin(held(0))
         bench.fail()
-        assert bench.owner.standstill() == Standstill(
+        assert bench.owner.wait_reason() == WaitReason(
             "retry", f"the next try of {name(0)}, which failed: Boom", RETRY_S
         )
 
     def test_a_parked_stream_even_if_nothing_waits(self) -> None:
         bench = Bench().opened(parked="by hand")
-        assert bench.owner.standstill() == Standstill("parked", "parked: by hand")
+        assert bench.owner.wait_reason() == WaitReason("parked", "parked: by hand")
 
     @pytest.mark.parametrize("target, text", [("n2", "its move to n2"), ("", "its release")])
     def test_a_wait_while_moving_is_described(self, target: str, text: str) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         bench.offer(held(6))
         bench.owner.move(target, 0)
-        assert bench.owner.standstill() == Standstill("moving", text)
+        assert bench.owner.wait_reason() == WaitReason("moving", text)
 
     @staticmethod
     def kind(bench: Bench) -> str:
-        stands = bench.owner.standstill()
+        stands = bench.owner.wait_reason()
         assert stands is not None
         return stands.kind
 
@@ -1161,7 +1164,7 @@ class TestModels:
         bench.offer(message)
         bench.only(LoadModels)
         bench.owner.models_failed("no file", 0)
-        assert bench.owner.obstacle == "no file"
+        assert bench.owner.runs.obstacle == "no file"
         bench.offer(held(1))
         bench.silent()
         bench.owner.unblocked(0)
@@ -1184,12 +1187,12 @@ class TestModels:
         assert len(bench.only(Run).messages) == 3
         bench.owner.models_failed("no file", 0, handled=1)
         assert [message.place.seq for message in bench.only(Run).messages] == [0]
-        assert bench.owner.obstacle == ""
+        assert bench.owner.runs.obstacle == ""
         bench.ran()
         run, _ = bench.out()
         assert isinstance(run, Run)
         bench.owner.models_failed("no file", 0)
-        assert bench.owner.obstacle == "no file"
+        assert bench.owner.runs.obstacle == "no file"
 
     @pytest.mark.parametrize("is_loaded", [True, False])
     def test_one_that_runs_alone_is_started_anew_after_it_waited_for_a_model(self, is_loaded: bool) -> None:
@@ -1311,7 +1314,7 @@ class TestTooLarge:
         assert (commit.log, commit.results) == (RunLog(0, 0, 1, (Span(1, 1),)), ())
         assert commit.state is None
         assert [message.tries for message in messages] == [0, 1]
-        assert bench.owner.state == b"0"
+        assert bench.owner.commits.state == b"0"
 
     def test_it_is_tried_again_as_what_fails_is(self) -> None:
         bench = Bench().opened()
@@ -1602,7 +1605,7 @@ class TestPoison:
             bench.owner.started(5, 0)
             bench.only(Run)
         bench.owner.drop()
-        assert bench.owner.survived == ({name(0): 1} if ran else {})
+        assert +bench.owner.blame.survived == ({name(0): 1} if ran else {})
 
     def test_what_ended_a_node_is_passed_over_though_openings_were_fenced(self) -> None:
         """A new owner has outlived nothing."""
@@ -1777,7 +1780,7 @@ class TestFencing:
         message.tries, message.spent = 2, True
         bench.owner.fenced(0)
         bench.only(CheckClaim)
-        assert (bench.phase(), bench.owner.generation, bench.owner.waiting) == (OwnerPhase.CLAIMED, 1, 2)
+        assert (bench.phase(), bench.owner.generation, len(bench.owner.inbox)) == (OwnerPhase.CLAIMED, 1, 2)
         assert (message.tries, message.spent) == (0, False)
         bench.owner.claim_checked(True, 0)
         bench.only(Peek)
@@ -1785,7 +1788,7 @@ class TestFencing:
         assert bench.only(Open).expect == 2
         bench.owner.opened(Checkpoint(KEY, epoch=3, number=1, log=RunLog(0, 0, 0)), 0)
         assert bench.out() == [Settle((), (message,), duplicate=True)], "the new opening knows it as done"
-        assert bench.owner.waiting == 1
+        assert len(bench.owner.inbox) == 1
 
     def test_a_vanished_claim_stops_acceptance_until_the_epoch_is_seen(self) -> None:
         bench = Bench().opened(epoch=4)
@@ -1978,7 +1981,7 @@ class TestBacklogs:
         bench.owner.reserved(True, 0)
         bench.ran()
         finished(bench)
-        assert bench.owner.waiting == 0
+        assert len(bench.owner.inbox) == 0
         bench.begin(held(3))
         bench.ran()
         bench.write()
@@ -2001,7 +2004,7 @@ class TestBacklogs:
         bench.owner.opened(Checkpoint(KEY, epoch=3, parked="paused", log=RunLog(0, 0, 0)), 0)
         bench.out()
         bench.owner.reserved(True, 0)
-        assert bench.owner.waiting == 0
+        assert len(bench.owner.inbox) == 0
         bench.tick()
         bench.only(Peek)
 
@@ -2009,24 +2012,24 @@ class TestBacklogs:
 class TestIdling:
     def test_released_when_nothing_came_for_long(self) -> None:
         bench = Bench().opened()
-        assert bench.owner.wake_at == IDLE_S
+        assert bench.owner.agenda.wake_at == IDLE_S
         bench.now = 30
         handled(bench, held(0))
-        assert bench.owner.wake_at == 30 + IDLE_S
+        assert bench.owner.agenda.wake_at == 30 + IDLE_S
         bench.tick()
         bench.only(Release)
         bench.owner.released()
         assert bench.out() == [Dropped()]
-        assert bench.owner.wake_at is None
+        assert bench.owner.agenda.wake_at is None
 
     def test_an_owner_is_not_idle_while_deletes_are_under_way(self) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         bench.offer(held(4))
         bench.known()
         bench.only(Settle)
-        assert bench.owner.wake_at is None
+        assert bench.owner.agenda.wake_at is None
         bench.owner.settled(1)
-        assert bench.owner.wake_at == IDLE_S
+        assert bench.owner.agenda.wake_at == IDLE_S
 
     def test_a_message_that_comes_during_a_release_goes_back(self) -> None:
         bench = Bench().opened()
@@ -2043,24 +2046,22 @@ class TestIdling:
 class TestWhatOthersAskOfABacklog:
     def test_the_next_owner_hears_of_the_reservation_and_of_the_wait(self) -> None:
         bench = Bench(order={"inbox_limit": 1}, by_key=True).opened(log=RunLog(0, 0, 4))
-        assert bench.owner.leaves_behind(0.0) == (False, None)
+        assert bench.owner.commits.seq.waited(0.0) is None
         bench.offer(held(6))
-        assert bench.owner.waits_for_gap
+        assert bench.owner.runs.misses
         bench.now = 3.0
-        deep, waited = bench.owner.leaves_behind(bench.now)
-        assert (deep, waited) == (False, (name(5), 3.0))
+        assert bench.owner.commits.seq.waited(bench.now) == (name(5), 3.0)
+        assert not bench.owner.backlog.is_reserved
         assert bench.owner.offer(held(7), bench.now) == "full"
         bench.only(Reserve)
         bench.owner.reserved(True, bench.now)
-        assert bench.owner.leaves_behind(bench.now)[0]
+        assert bench.owner.backlog.is_reserved
 
     def test_what_its_handler_runs_is_known_while_it_runs(self) -> None:
         bench = Bench().opened()
-        assert bench.owner.running == ""
-        assert not bench.owner.needs_slot
+        assert not bench.owner.runs.running
         bench.begin(held(0))
-        assert bench.owner.running == name(0)
-        assert bench.owner.needs_slot
+        assert [place.seq for place in bench.owner.runs.running] == [0]
 
     def test_a_client_s_message_that_finds_no_room_reserves_nothing(self) -> None:
         bench = Bench(order={"inbox_limit": 1}, by_key=True).opened()
@@ -2076,12 +2077,12 @@ class TestWhatOthersAskOfABacklog:
         bench.only(Reserve)
         bench.owner.reserved(False, bench.now)
         bench.only(Peek)
-        assert not bench.owner.is_reserved
+        assert not bench.owner.backlog.is_reserved
 
     def test_a_reservation_that_is_lost_is_asked_for_again_and_none_is_lost_twice(self) -> None:
         bench = Bench(order={"inbox_limit": 1}, by_key=True)
         bench.owner.reservation_lost(bench.now)
-        assert not bench.owner.is_reserved
+        assert not bench.owner.backlog.is_reserved
         reserved(bench)
         bench.owner.reservation_lost(bench.now)
         assert any(isinstance(command, Reserve) for command in bench.out())

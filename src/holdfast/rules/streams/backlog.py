@@ -74,9 +74,9 @@ class Backlog:
         "_pauses",
         "_reads_on",
         "_reserved_at",
-        "_wanted",
         "away",
         "is_reserved",
+        "is_used",
         "may_stand",
     )
 
@@ -92,7 +92,8 @@ class Backlog:
         """True if a message was received that the queue should have kept."""
         self._reserved_at = 0.0
         self._is_taking = False
-        self._wanted = self._first = by_key and is_deep
+        self.is_used = self._first = by_key and is_deep
+        """``is_used``: the key is reserved or is to be."""
         self._more = True
         self._at_end = False
         """True once all that the queue has was seen for the present gap."""
@@ -114,11 +115,6 @@ class Backlog:
     def is_pending(self) -> bool:
         """True while an answer of the queue is awaited."""
         return self._is_taking or self._is_asking
-
-    @property
-    def is_used(self) -> bool:
-        """True while the key is reserved or shall be."""
-        return self.is_reserved or self._is_asking or self._wanted
 
     @property
     def is_unread(self) -> bool:
@@ -149,7 +145,7 @@ class Backlog:
 
     def turned_away(self, order: Order | None, now: float) -> None:
         """Note that a message found no room. The ``order`` is None if nothing has to wait for it."""
-        self._wanted = self._by_key
+        self.is_used = self._by_key
         self._more = True
         if self.is_reserved and not self._is_taking and now >= self._reserved_at + LOOK_AGAIN_S:
             self._is_doubtful = True  # it goes back, and would be received again at once
@@ -173,20 +169,20 @@ class Backlog:
     def reserved(self, granted: bool, now: float) -> None:
         """Answer to Reserve."""
         self.is_reserved = self.may_stand = granted
+        self.is_used = self.is_used or granted
         self._is_asking = self._is_doubtful = False
         self._reserved_at = now
         self._again_at = now if granted else now + LOOK_AGAIN_S
 
     def lost(self, now: float) -> None:
         """Note that the reservation is gone, such as when it lapsed: ask for it again."""
-        self._wanted = True
+        self.is_used = True
         self.is_reserved = self._is_taking = self.may_stand = False
         self._again_at = now
         self.gap_began()
 
     def reopened(self) -> None:
         """Note that the opening is over, and with it all that was under way. The next one reserves again."""
-        self._wanted = self.is_used
         self.is_reserved = self._is_asking = self._is_taking = False
         self._more = True
         self.gap_began()
@@ -214,7 +210,7 @@ class Backlog:
         """Return what to do now; None if nothing, or not before ``wake_at``. ``waiting`` messages are held,
         and there is room for ``limit``. ``missing``: the stream waits for a message that isn't among them.
         ``may_take``: what it holds will run."""
-        asks = self._is_doubtful if self.is_reserved else self._wanted and now >= self._again_at
+        asks = self._is_doubtful if self.is_reserved else self.is_used and now >= self._again_at
         if asks and not self._is_asking:
             self._is_asking = self.may_stand = True
             return Reserve()
@@ -230,12 +226,11 @@ class Backlog:
         if missing or self._more or self.awaited(now):
             self._is_taking, self._reads_on, self._more = True, missing, missing
             return Take(TAKE_MAX if missing else min(room, TAKE_MAX), self._mark)
-        self.is_reserved = self._wanted = self.may_stand = False
+        self.is_reserved = self.is_used = self.may_stand = False
         return Unreserve()
 
     @property
     def wake_at(self) -> float | None:
         """The time at which to plan again, if nothing happens before; None if only an event changes
         the plan."""
-        waits = self.is_reserved or self._wanted
-        return self._again_at if waits and not self.is_pending else None
+        return self._again_at if self.is_used and not self.is_pending else None

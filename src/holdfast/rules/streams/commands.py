@@ -1,4 +1,7 @@
-"""The commands of an owner to its shell. Each docstring names the event method that takes the answer."""
+"""The commands of an owner to its shell, and the agenda on which its parts put them.
+
+The docstring of a command names the event method that takes the answer.
+"""
 
 from __future__ import annotations
 
@@ -153,3 +156,30 @@ Command = (
     | Release
     | Dropped
 )
+
+
+class Agenda:
+    """The commands and the clock of one owner, shared by its parts."""
+
+    __slots__ = ("commands", "settling", "wake_at", "wall_ahead_s")
+
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+        """The commands that the shell hasn't taken yet, in order."""
+        self.settling = 0
+        """The number of settlements without an answer."""
+        self.wake_at: float | None = None
+        """The monotonic time to call ``ticked``; None if only another event changes anything."""
+        self.wall_ahead_s = 0.0
+        """The difference of the wall clock to monotonic time, in seconds."""
+
+    def wake(self, at: float) -> None:
+        """Have the owner called at ``at``, or earlier."""
+        self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
+
+    def settle(
+        self, letters: tuple[PendingDeadLetter, ...], messages: tuple[Held, ...], *, duplicate: bool = False
+    ) -> None:
+        """Have dead letters sent, then messages deleted, then their senders notified."""
+        self.settling += 1
+        self.commands.append(Settle(letters, messages, duplicate))

@@ -18,9 +18,7 @@ from holdfast.common.effects import UNCHANGED, EffectMaker, Effects
 from holdfast.common.held import Held
 from holdfast.common.message import TIMER_RUN, Life, Span
 from holdfast.common.traceparent import checked
-from holdfast.rules.streams.agenda import Agenda
-from holdfast.rules.streams.blame import Blame
-from holdfast.rules.streams.commands import Write
+from holdfast.rules.streams.commands import Agenda, Write
 from holdfast.rules.streams.ledger import COUNT_MAX, EARLIEST, Aside, Checkpoint, Commit, Result
 from holdfast.rules.streams.options import OwnerRules
 from holdfast.rules.streams.restarts import Restarts
@@ -83,7 +81,6 @@ class CommitPlan:
         "asked_at",
         "batch",
         "batch_at",
-        "blame",
         "commit",
         "composed",
         "dirty",
@@ -115,13 +112,12 @@ class CommitPlan:
         checkpoint: Checkpoint,
         seq: Sequencer,
         agenda: Agenda,
-        blame: Blame,
         restarts: Restarts,
         *,
         recalled: bool = False,
     ) -> None:
         self.rules = rules
-        self.agenda, self.blame, self.seq, self.restarts = agenda, blame, seq, restarts
+        self.agenda, self.seq, self.restarts = agenda, seq, restarts
         self.key, self.epoch, self.number = checkpoint.key, checkpoint.epoch, checkpoint.number
         self.parked = checkpoint.parked
         """Why the stream is parked; empty if it isn't."""
@@ -157,8 +153,6 @@ class CommitPlan:
         held = entry.held
         if held is not None:
             held.become(Life.APPENDED)
-        if entry.kind in ("done", "skip"):
-            self.blame.cautious = max(0, self.blame.cautious - 1)
         is_firing = held is not None and held.place.run == TIMER_RUN
         if is_firing or (entry.acts is not None and entry.acts.timers):
             self._change_timers(entry, now if is_firing else None)
@@ -186,20 +180,15 @@ class CommitPlan:
         """True while the store is slow to answer and the next commit is already full."""
         return self.commit is not None and len(self.batch) >= self.rules.order.inbox_limit
 
-    @property
-    def is_idle(self) -> bool:
-        """True while nothing is to be committed or marked."""
-        return not self.batch and self.commit is None and self.blame.starting is None
-
     # -- when -----------------------------------------------------------------------------------------------
 
     def is_time(self, now: float, *, runs: bool) -> bool:
         """Return True if a commit is to be composed now. ``runs``: the handler works, so entries may come."""
-        if self.commit is not None or self.blame.starting is not None:
+        if self.commit is not None:
             return False
         if (self.nudged or not self.effects.is_idle) and self._must_record(now):
             return True
-        if not self.batch and (runs or not self.seq.passed):
+        if not self.batch and (runs or not self.seq.inbox or not self.seq.passed):
             return False
         due_at = self.batch_at + self.rules.checkpoint_after_s
         if runs and len(self.batch) < self.rules.checkpoint_every and now < due_at:
@@ -330,8 +319,8 @@ class CommitPlan:
 
     # -- answers --------------------------------------------------------------------------------------------
 
-    def committed(self) -> tuple[list[BatchEntry], Composed]:
-        """Note that the commit was accepted. Return its entries and the position that it carries."""
+    def committed(self) -> tuple[Commit, list[BatchEntry], Composed]:
+        """Note that the commit was accepted. Return it, its entries and the position that it carries."""
         assert self.commit is not None
         assert self.composed is not None
         commit, self.commit = self.commit, None
@@ -345,8 +334,7 @@ class CommitPlan:
         self.lost_effects = ()
         if commit.timers is not None:
             self.timers.stored = commit.timers
-        self.blame.committed(commit.starting)
-        return entries, self.composed
+        return commit, entries, self.composed
 
     def revert(self, running: Sequence[Held]) -> None:
         """Go back to the answered checkpoint, in the same opening: the commit in flight was refused. The

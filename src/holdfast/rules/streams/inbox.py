@@ -3,6 +3,9 @@
 Deliveries are held unjudged until the stream is open. Then each is judged by the last answered checkpoint.
 What an owner has no room for stays in the queue, or goes back there; ``backlog`` decides when the owner takes
 it.
+
+Another owner may have opened the stream, or a standby of the store may lack the last commits. A delivery of a
+message that a commit covers is therefore deleted only once the store has shown that commit (``Doubts``).
 """
 
 from __future__ import annotations
@@ -11,11 +14,9 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import TIMER_RUN, Life, Place
-from holdfast.rules.streams.agenda import Agenda
 from holdfast.rules.streams.backlog import Backlog, Order
-from holdfast.rules.streams.commands import Peek, RefuseRequests, Return
+from holdfast.rules.streams.commands import Agenda, Peek, RefuseRequests, Return
 from holdfast.rules.streams.commit_plan import BatchEntry, CommitPlan
-from holdfast.rules.streams.doubts import Doubts
 from holdfast.rules.streams.options import OwnerRules
 from holdfast.rules.streams.restarts import Restarts, answered_run, come_back
 from holdfast.rules.streams.sequencer import Sequencer, Verdict
@@ -23,6 +24,53 @@ from holdfast.rules.streams.sequencer import Sequencer, Verdict
 SET_ASIDE = (Verdict.LATE, Verdict.FAR)
 """The verdicts of messages that don't run. A commit records such a message before it becomes a dead
 letter."""
+
+
+class Doubts:
+    """The reads of the store by one opening, and the deliveries that wait for one."""
+
+    __slots__ = ("_again", "_number", "_seen", "covered", "is_looking")
+
+    def __init__(self) -> None:
+        self.covered: dict[Place, tuple[Held, Verdict]] = {}
+        """The deliveries of messages that a commit covers, each with its verdict."""
+        self.is_looking = False
+        """True while a read isn't answered."""
+        self._seen: set[Place] = set()
+        """The places in ``covered`` that the read under way decides."""
+        self._number = 0
+        self._again = False
+
+    def look(self, number: int) -> bool:
+        """Return True if the store is to be read now, and must then have at least commit ``number``. While a
+        read is under way, another one follows it."""
+        self._again = self.is_looking
+        if self.is_looking:
+            return False
+        self.is_looking = True
+        self._seen, self._number = set(self.covered), number
+        return True
+
+    def doubt(self, place: Place, number: int) -> bool:
+        """Note that a covered message was delivered. Return True if the store is to be read now."""
+        if not self.is_looking:
+            return self.look(number)
+        self._seen.discard(place)
+        return False
+
+    def is_lost(self, number: int) -> bool:
+        """Return True if the store, which has commit ``number``, has lost a later one."""
+        return number < self._number
+
+    def answered(self) -> list[tuple[Held, Verdict]]:
+        """Note that the store knows the commits of this owner. Return the deliveries that this decides."""
+        seen, self._seen, self.is_looking = self._seen, set(), False
+        return [self.covered.pop(place) for place in list(self.covered) if place in seen]
+
+    @property
+    def looks_again(self) -> bool:
+        """True if the store is to be read once more after an answer."""
+        return bool(self.covered) or self._again
 
 
 class Inbox:
@@ -33,6 +81,7 @@ class Inbox:
 
     seq: Sequencer
     commits: CommitPlan
+    """The parts of the present opening."""
 
     def __init__(self, rules: OwnerRules, agenda: Agenda, backlog: Backlog, restarts: Restarts) -> None:
         self.rules, self.agenda = rules, agenda
@@ -41,9 +90,8 @@ class Inbox:
         self.unjudged: dict[Place, Held] = {}
         self.doubts = Doubts()
 
-    def begin(self, seq: Sequencer, commits: CommitPlan) -> None:
-        """Begin with the parts of another opening."""
-        self.seq, self.commits = seq, commits
+    def __len__(self) -> int:
+        return len(self.held) + len(self.unjudged) + len(self.doubts.covered)
 
     @property
     def all(self) -> tuple[Held, ...]:

@@ -1,9 +1,9 @@
 """The owner of one key, as a state machine: events in, commands out.
 
 ``phases`` has the table of its phases, which this class alone changes. Its parts decide: ``inbox`` what
-happens to a delivery, ``run_plan`` what runs next, ``blame`` which head is to blame for a death,
-``commit_plan`` when a commit is written and what it says, ``rest`` when the stream leaves. They put their
-commands on one ``agenda``.
+happens to a delivery, ``run_plan`` what runs next and which head is to blame for a death, ``commit_plan``
+when a commit is written and what it says, ``backlog`` what is taken from the queue, ``rest`` when the stream
+leaves. They put their commands on one ``agenda``. The shell reads the parts, and changes nothing of them.
 
 A refused commit means that another opening exists: everything since the answered checkpoint is then judged
 again under a new epoch, or left to the new owner. Before a stream whose key is reserved moves, the owner puts
@@ -18,12 +18,10 @@ from typing import Literal
 from holdfast.common.acts import Acts
 from holdfast.common.held import Held
 from holdfast.common.reception import Reception
-from holdfast.rules.streams.agenda import Agenda
 from holdfast.rules.streams.backlog import Backlog, Unreserve
-from holdfast.rules.streams.blame import REACH, Blame
 from holdfast.rules.streams.commands import (
+    Agenda,
     CheckClaim,
-    Command,
     Dropped,
     HandOff,
     HandOver,
@@ -40,21 +38,43 @@ from holdfast.rules.streams.options import NOTHING_BROUGHT, MovedFrom, OwnerRule
 from holdfast.rules.streams.phases import NEXT_PHASES, OPENED, OwnerPhase
 from holdfast.rules.streams.rest import LOOK_S, Rest
 from holdfast.rules.streams.restarts import Restarts
-from holdfast.rules.streams.run_plan import RunPlan, run_max
+from holdfast.rules.streams.run_plan import REACH, Blame, RunPlan, run_max
 from holdfast.rules.streams.sequencer import ALWAYS, Sequencer
-from holdfast.rules.streams.status import OwnerStatus
 from holdfast.rules.streams.timers import WALL_LOOK_S
+from holdfast.rules.streams.wait_reason import WaitReason
 
 
-class Owner(OwnerStatus):
-    """The owner of one key. Call an event method, then carry out what ``commands`` returns; call ``ticked``
-    at ``wake_at``.
+class Owner:
+    """The owner of one key. Call an event method, then take ``agenda.commands`` and carry them out in order;
+    call ``ticked`` at ``agenda.wake_at``.
 
     ``now`` is monotonic seconds. A command belongs to the ``generation`` in which it was taken. Its answer
     must not be given in a later generation, except for ``settled`` and the answers to ``HandOver``. Set
     ``agenda.wall_ahead_s``, by how much the wall clock is ahead of ``now``, before every event."""
 
-    __slots__ = ("_carried", "_reception")
+    __slots__ = (
+        "_carried",
+        "_reception",
+        "_restarts",
+        "agenda",
+        "backlog",
+        "blame",
+        "commits",
+        "epoch",
+        "generation",
+        "inbox",
+        "is_held_back",
+        "key",
+        "phase",
+        "rest",
+        "rules",
+        "runs",
+        "suspended",
+    )
+
+    blame: Blame
+    commits: CommitPlan
+    runs: RunPlan
 
     def __init__(
         self,
@@ -74,12 +94,30 @@ class Owner(OwnerStatus):
         self.agenda.commands.append(Peek())
         self._restarts = Restarts(rules.order.restart_after_s, now)
         is_unordered = rules.order.kind == "absent"
-        self._backlog = Backlog(by_key=rules.by_key, is_deep=moved_from.deep, by_turn=is_unordered)
-        self._blame = Blame(rules.max_starts, survived)
-        seq = Sequencer(rules.order, Checkpoint(key), reception, self._backlog)
-        self._inbox = Inbox(rules, self.agenda, self._backlog, self._restarts)
-        self._rest = Rest(now)
-        self._make_parts(Checkpoint(key), seq)
+        self.backlog = Backlog(by_key=rules.by_key, is_deep=moved_from.deep, by_turn=is_unordered)
+        self.inbox = Inbox(rules, self.agenda, self.backlog, self._restarts)
+        self.rest = Rest(now)
+        seq = Sequencer(rules.order, Checkpoint(key), reception, self.backlog)
+        self._make_parts(Checkpoint(key), seq, survived or {})
+
+    @property
+    def leaving(self) -> bool:
+        """True while the claim is being transferred or released, so that it may change."""
+        return self.phase in (OwnerPhase.TRANSFERRING, OwnerPhase.RELEASING)
+
+    def wait_reason(self) -> WaitReason | None:
+        """Return what the stream waits for; None while its handler works, or while there is nothing to do."""
+        if self.commits.parked:
+            return WaitReason("parked", f"parked: {self.commits.parked}")
+        if not len(self.inbox) or self.runs.running:
+            return None
+        if self.suspended:
+            return WaitReason("membership", "its node's membership or claim was lost, and is looked into")
+        if self.phase in (OwnerPhase.CLAIMED, OwnerPhase.OPENING):
+            return WaitReason("opening", "the state store or the coordinator, to open it")
+        if self.phase is not OwnerPhase.OWNER:
+            return WaitReason("moving", self.rest.text)
+        return self.runs.wait_reason(is_held_back=self.is_held_back)
 
     def _enter(self, phase: OwnerPhase) -> None:
         """Take the next step in the table of phases. A step that isn't there is a bug."""
@@ -87,20 +125,15 @@ class Owner(OwnerStatus):
         assert phase in NEXT_PHASES[now], f"{self.key} is {now.value}, so can't be {phase.value}"
         self.phase = phase
 
-    def commands(self) -> list[Command]:
-        """Return the commands to carry out now, in order, and empty the list."""
-        out, self.agenda.commands = self.agenda.commands, []
-        return out
-
     # -- deliveries -----------------------------------------------------------------------------------------
 
     def offer(self, held: Held, now: float) -> Literal["accepted", "full", "no"]:
         """Take a delivery. ``full``: there is no room now. ``no``: this node may no longer be the owner."""
         if self.phase is OwnerPhase.DROPPED or self.suspended:
             return "no"
-        self._rest.busy_at = now
+        self.rest.busy_at = now
         is_moving = self.phase is OwnerPhase.MOVING
-        taken = self._inbox.offer(held, now, is_open=self.phase in OPENED, is_moving=is_moving)
+        taken = self.inbox.offer(held, now, is_open=self.phase in OPENED, is_moving=is_moving)
         self._advance(now)
         return "accepted" if taken else "full"
 
@@ -112,10 +145,10 @@ class Owner(OwnerStatus):
         if self.phase is OwnerPhase.CLAIMED:
             self._enter(OwnerPhase.OPENING)
             self.agenda.commands.append(Open(epoch))
-        elif checkpoint is None or epoch != self.epoch or self._inbox.doubts.is_lost(checkpoint.number):
+        elif checkpoint is None or epoch != self.epoch or self.inbox.doubts.is_lost(checkpoint.number):
             self.fenced(now)
         else:
-            self._inbox.known()
+            self.inbox.known()
             self._advance(now)
 
     def opened(
@@ -126,34 +159,33 @@ class Owner(OwnerStatus):
         self._enter(OwnerPhase.OWNER)
         self.epoch = checkpoint.epoch
         carried, self._carried = self._carried, None
-        seq = Sequencer(self.rules.order, checkpoint, self._reception, self._backlog, carried)
+        seq = Sequencer(self.rules.order, checkpoint, self._reception, self.backlog, carried)
         self._restarts.opened(now - quiet_s)
-        self._make_parts(checkpoint, seq, recalled=recalled)
-        self._blame.opened(checkpoint, REACH * run_max(self.rules))
-        self._rest.busy_at = now
-        self._rest.look_at = now + LOOK_S
-        self._inbox.judge_held(now, just_opened=True)
+        self._make_parts(checkpoint, seq, self.blame.survived, recalled=recalled)
+        self.blame.opened(checkpoint, REACH * run_max(self.rules))
+        self.rest.busy_at = now
+        self.rest.look_at = now + LOOK_S
+        self.inbox.judge_held(now, just_opened=True)
         self._advance(now)
 
-    def _make_parts(self, checkpoint: Checkpoint, seq: Sequencer, *, recalled: bool = False) -> None:
+    def _make_parts(
+        self, checkpoint: Checkpoint, seq: Sequencer, survived: Mapping[str, int], *, recalled: bool = False
+    ) -> None:
         """Make the parts that belong to one opening."""
-        rules, agenda, restarts = self.rules, self.agenda, self._restarts
-        is_unordered = rules.order.kind == "absent"
-        blame = self._blame = Blame(rules.max_starts, self._blame.survived, is_unordered=is_unordered)
-        commits = CommitPlan(rules, checkpoint, seq, agenda, blame, restarts, recalled=recalled)
-        self._commits = commits
-        self._inbox.begin(seq, commits)
-        self._runs = RunPlan(rules, self._inbox, commits)
-        self._rest.begin(self._runs)
+        rules = self.rules
+        self.blame = Blame(rules.max_starts, survived, is_unordered=rules.order.kind == "absent")
+        self.commits = CommitPlan(rules, checkpoint, seq, self.agenda, self._restarts, recalled=recalled)
+        self.inbox.seq, self.inbox.commits = seq, self.commits
+        self.runs = self.rest.runs = RunPlan(rules, self.inbox, self.commits, self.blame)
 
     def _forget_opening(self) -> None:
         """Forget what belongs to an opening that is over. Its state is reported until the next one."""
-        over = self._commits
+        over = self.commits
         stands = Checkpoint(
             self.key, over.epoch, over.number, state=over.state, state_version=over.state_version
         )
-        self._make_parts(stands, over.seq)
-        self._commits.parked = over.parked
+        self._make_parts(stands, over.seq, self.blame.survived)
+        self.commits.parked = over.parked
 
     def open_failed(self, now: float) -> None:
         """Answer to Open: refused, or of unknown outcome."""
@@ -173,11 +205,11 @@ class Owner(OwnerStatus):
     def fenced(self, now: float) -> None:
         """The store has refused a write, because another opening exists. Open again if the claim is still
         ours."""
-        self._runs.outlived()
-        self._inbox.reopen()
+        self.runs.outlived()
+        self.inbox.reopen()
         self._forget_opening()
-        self._backlog.reopened()
-        self._rest.putting_back = False
+        self.backlog.reopened()
+        self.rest.putting_back = False
         self.generation += 1
         self._enter(OwnerPhase.CLAIMED)
         self.agenda.commands.append(CheckClaim())
@@ -187,7 +219,7 @@ class Owner(OwnerStatus):
         if self.phase is OwnerPhase.DROPPED:
             return
         self.suspended = True
-        self._backlog.reopened()  # a reservation is of one membership
+        self.backlog.reopened()  # a reservation is of one membership
         if self.phase in (OwnerPhase.CLAIMED, OwnerPhase.OPENING):
             self._enter(OwnerPhase.CLAIMED)
             self.generation += 1  # answers on their way belong to an older claim
@@ -198,27 +230,27 @@ class Owner(OwnerStatus):
     def poked(self) -> None:
         """An operator has changed the stream at the store, which is read again."""
         if self.phase is OwnerPhase.OWNER:
-            self._inbox.look()
+            self.inbox.look()
 
     def nudged(self, now: float) -> None:
         """The store says that the stream is due, so the next commit says when that will be so again."""
         if self.phase is OwnerPhase.OWNER:
-            self._commits.nudged = True
+            self.commits.nudged = True
             self._advance(now)
 
     def hold_back(self, is_held_back: bool, now: float) -> None:
         """Begin no further message, because too much that is committed waits for its archive; or go on. A
         node receives nothing meanwhile, so the wait for a missing message begins again."""
         self.is_held_back = is_held_back
-        self._commits.seq.wait_anew()
+        self.commits.seq.wait_anew()
         self._advance(now)
 
     def drop(self) -> None:
         """End this owner. Held messages go back."""
         if self.phase is OwnerPhase.DROPPED:
             return
-        self._runs.outlived()
-        if gone := self._inbox.empty():
+        self.runs.outlived()
+        if gone := self.inbox.empty():
             self._leave(Return(gone))
         else:
             self._leave(None)
@@ -230,7 +262,7 @@ class Owner(OwnerStatus):
         self._forget_opening()
         if last is not None:
             self.agenda.commands.append(last)
-        if self._backlog.may_stand and not (isinstance(last, HandOff) and self._rest.target_knows):
+        if self.backlog.may_stand and not (isinstance(last, HandOff) and self.rest.target_knows):
             self.agenda.commands.append(Unreserve())
         self.agenda.commands.append(Dropped())
 
@@ -245,39 +277,39 @@ class Owner(OwnerStatus):
         self.agenda.wake_at = None
         if self.phase not in OPENED:
             return
-        runs, commits, blame = self._runs, self._commits, self._blame
+        runs, commits, blame = self.runs, self.commits, self.blame
         effects = commits.effects
         if not runs.running and blame.starting is None:
             is_free = self.phase is OwnerPhase.OWNER and not (effects.is_full or self.is_held_back)
             runs.plan(now, may_begin=is_free)
         if not effects.is_idle:
             self._plan_hand_over(now)
-        if commits.is_time(now, runs=bool(runs.running)):
+        if blame.starting is None and commits.is_time(now, runs=bool(runs.running)):
             commits.compose(now, runs.mark_next())
-        if self._backlog.is_used:
+        if self.backlog.is_used:
             self._plan_backlog(now)
         if not (runs.running or commits.batch or commits.commit is not None or blame.starting is not None):
             self._plan_rest(now)
 
     def models_loaded(self, now: float) -> None:
         """Answer to LoadModels."""
-        self._runs.models_loaded()
+        self.runs.models_loaded()
         self._advance(now)
 
     def models_failed(self, obstacle: str, now: float, handled: int = 0) -> None:
         """Answer to LoadModels and Run: a model doesn't load here, or the handler is older than the state.
         After a Run, its first ``handled`` messages run again before the one that needed the model."""
-        self._runs.models_failed(obstacle, handled)
+        self.runs.models_failed(obstacle, handled)
         self._advance(now)
 
     def unblocked(self, now: float) -> None:
         """The obstacle may be gone: try again."""
-        self._runs.obstacle = ""
+        self.runs.obstacle = ""
         self._advance(now)
 
     def started(self, openings: int, now: float) -> None:
         """Answer to Start."""
-        self._runs.started(openings)
+        self.runs.started(openings)
         self._advance(now)
 
     def ran(
@@ -294,40 +326,41 @@ class Owner(OwnerStatus):
         """Answer to Run: ``results`` of the first messages, the snapshot, or the error of the next one.
         ``acts`` is what their handler asked for besides, one for each result or none at all."""
         if error:
-            self._runs.failed(len(results), error, detail, permanent, now)
+            self.runs.failed(len(results), error, detail, permanent, now)
         else:
-            self._runs.ran(results, state, version, acts, now)
+            self.runs.ran(results, state, version, acts, now)
         self._advance(now)
 
     def load_failed(self, error: str, detail: str, now: float) -> None:
         """Answer to Run: the handler's ``open`` raised an error, without any state that could be the
         cause."""
-        self._runs.failed(0, error, detail, False, now)
+        self.runs.failed(0, error, detail, False, now)
         self._advance(now)
 
     def rejected(self, reason: str, now: float) -> None:
         """Answer to Run: the handler doesn't accept the state. The stream parks; nothing is lost."""
-        self._runs.rejected(reason, now)
+        self.runs.rejected(reason, now)
         self._advance(now)
 
     def slot_died(self, guilty: bool, error: str, detail: str, now: float) -> None:
         """The slot has died. ``guilty``: it died while it worked for this key."""
-        self._runs.slot_died(guilty, error, detail, now)
+        self.runs.slot_died(guilty, error, detail, now)
         self._advance(now)
 
     def unloaded(self) -> None:
         """The slot has died while nothing of this key ran in it."""
-        self._runs.unloaded()
+        self.runs.unloaded()
 
     # -- committing -----------------------------------------------------------------------------------------
 
     def committed(self, now: float) -> None:
         """Answer to Write: accepted. Only now are messages dead-lettered, deleted and reported."""
-        entries, composed = self._commits.committed()
-        self._inbox.committed(entries)
-        for place, verdict in self._commits.seq.answer(composed):
-            self._inbox.judged_again(place, verdict, now)
-        self._rest.busy_at = now
+        commit, entries, composed = self.commits.committed()
+        self.blame.committed(commit.starting)
+        self.inbox.committed(entries)
+        for place, verdict in self.commits.seq.answer(composed):
+            self.inbox.judged_again(place, verdict, now)
+        self.rest.busy_at = now
         if self._restarts.after_s is not None and has_message(entries):
             self._restarts.heard_at = now
         self._advance(now)
@@ -335,18 +368,18 @@ class Owner(OwnerStatus):
     def refused(self, error: str, now: float) -> None:
         """Answer to Write: the commit is too large, and had no effect. The message that caused it is found
         and spends its tries, and no opening is counted for any other."""
-        guilty = [e.held for e in self._commits.flying if e.kind == "done" and e.held is not None]
+        guilty = [e.held for e in self.commits.flying if e.kind == "done" and e.held is not None]
         if not guilty:  # records of skipped messages are never large, so no message here is the cause
             self.fenced(now)
             return
         self.generation += 1  # the running messages belong to the state that is undone
-        self._backlog.reopened()  # nor does the answer of a take come any more
-        self._runs.revert()
+        self.backlog.reopened()  # nor does the answer of a take come any more
+        self.runs.revert()
         if self.suspended:
             self.agenda.commands.append(Reclaim(self.epoch))
-        if self._inbox.doubts.is_looking:
+        if self.inbox.doubts.is_looking:
             self.agenda.commands.append(Peek())
-        self._runs.too_large(guilty, error, now)
+        self.runs.too_large(guilty, error, now)
         self._advance(now)
 
     def settled(self, now: float) -> None:
@@ -357,9 +390,9 @@ class Owner(OwnerStatus):
     # -- effects --------------------------------------------------------------------------------------------
 
     def _plan_hand_over(self, now: float) -> None:
-        effects, wall = self._commits.effects, now + self.agenda.wall_ahead_s
+        effects, wall = self.commits.effects, now + self.agenda.wall_ahead_s
         if effects.is_full:
-            self._inbox.refuse_requests(now)
+            self.inbox.refuse_requests(now)
         if self.phase is not OwnerPhase.OWNER or self.suspended:
             return
         self.agenda.commands += [HandOver(run) for run in effects.hand_over(now, wall)]
@@ -369,19 +402,19 @@ class Owner(OwnerStatus):
     def effects_taken(self, effect_id: str, count: int, epoch: int, now: float) -> None:
         """Answer to HandOver, of the opening ``epoch``: the target has the first ``count`` effects."""
         if self.is_answer(epoch):
-            self._commits.effects.taken(effect_id, count, now)
+            self.commits.effects.taken(effect_id, count, now)
             self._advance(now)
 
     def effect_refused(self, effect_id: str, epoch: int, reason: str, now: float) -> None:
         """Answer to HandOver, of the opening ``epoch``: the target will never take the effect."""
         if self.is_answer(epoch):
-            self._commits.effects.refused(effect_id, reason)
+            self.commits.effects.refused(effect_id, reason)
             self._advance(now)
 
     def effect_failed(self, effect_id: str, epoch: int, now: float, error: str) -> None:
         """Answer to HandOver, of the opening ``epoch``: the target may take the effect later."""
         if self.is_answer(epoch):
-            self._commits.effects.failed(effect_id, now, now + self.agenda.wall_ahead_s, error)
+            self.commits.effects.failed(effect_id, now, now + self.agenda.wall_ahead_s, error)
             self._advance(now)
 
     def is_answer(self, epoch: int) -> bool:
@@ -394,49 +427,49 @@ class Owner(OwnerStatus):
     def _plan_backlog(self, now: float) -> None:
         if self.phase is not OwnerPhase.OWNER or self.suspended:
             return
-        self._rest.busy_at = now
-        runs, commits = self._runs, self._commits
-        step = self._backlog.plan(
+        self.rest.busy_at = now
+        runs, commits = self.runs, self.commits
+        step = self.backlog.plan(
             now,
-            waiting=self.waiting,
+            waiting=len(self.inbox),
             limit=self.rules.order.inbox_limit,
             missing=runs.misses and not commits.effects.is_full,
             may_take=not (commits.parked or runs.obstacle or self.is_held_back),
         )
         if step is not None:
             self.agenda.commands.append(step)
-        elif (at := self._backlog.wake_at) is not None and at > now:
+        elif (at := self.backlog.wake_at) is not None and at > now:
             self.agenda.wake(at)
 
     def reserved(self, granted: bool, now: float) -> None:
         """Answer to Reserve. If it is refused, a later opening may have the key."""
-        self._backlog.reserved(granted, now)
+        self.backlog.reserved(granted, now)
         if not granted:
-            self._inbox.look()
+            self.inbox.look()
         self._advance(now)
 
     def took(self, count: int, highest: int, more: bool, now: float) -> None:
         """Answer to Take: ``count`` messages were offered, up to the turn ``highest``. ``more``: the queue
         may have further ones."""
-        self._backlog.took(count, highest, more, now)
+        self.backlog.took(count, highest, more, now)
         self._advance(now)
 
     def reservation_lost(self, now: float) -> None:
         """Answer to Take, or at any time: the queue has no reservation of this owner."""
-        if self._backlog.may_stand:
-            self._backlog.lost(now)
+        if self.backlog.may_stand:
+            self.backlog.lost(now)
             self._advance(now)
 
     def were_put_back(self, now: float) -> None:
         """Answer to PutBack."""
-        self._rest.putting_back = False
+        self.rest.putting_back = False
         self._advance(now)
 
     # -- rest: moves and idleness ---------------------------------------------------------------------------
 
     def _plan_rest(self, now: float) -> None:
         is_moving = self.phase is OwnerPhase.MOVING
-        step = self._rest.plan_move(now) if is_moving else self._rest.plan_idle(now)
+        step = self.rest.plan_move(now) if is_moving else self.rest.plan_idle(now)
         if step is not None:
             self._enter(OwnerPhase.TRANSFERRING if isinstance(step, Transfer) else OwnerPhase.RELEASING)
             self.agenda.commands.append(step)
@@ -448,19 +481,19 @@ class Owner(OwnerStatus):
         if self.phase is not OwnerPhase.OWNER or self.suspended:
             return False
         self._enter(OwnerPhase.MOVING)
-        self._rest.target, self._rest.target_knows = target, knows_deep
+        self.rest.target, self.rest.target_knows = target, knows_deep
         self._advance(now)
         return True
 
     def transferred(self, outcome: Literal["done", "kept", "refused"], now: float) -> None:
         """Answer to Transfer. ``kept``: the target is gone, and the claim is still ours."""
         if outcome == "done":
-            self._leave(HandOff(self._rest.target, self._inbox.empty()))
+            self._leave(HandOff(self.rest.target, self.inbox.empty()))
         elif outcome == "refused":
             self.drop()
         else:
             self._enter(OwnerPhase.OWNER)
-            self._inbox.judge_held(now)
+            self.inbox.judge_held(now)
             self._advance(now)
 
     def released(self) -> None:

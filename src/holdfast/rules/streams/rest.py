@@ -20,6 +20,7 @@ class Rest:
     __slots__ = ("busy_at", "look_at", "putting_back", "runs", "target", "target_knows")
 
     runs: RunPlan
+    """The plan of the present opening."""
 
     def __init__(self, now: float) -> None:
         self.busy_at = now
@@ -32,10 +33,6 @@ class Rest:
         """True if the target knows that the key is reserved."""
         self.putting_back = False
         """True while messages go back to the queue."""
-
-    def begin(self, runs: RunPlan) -> None:
-        """Begin with the parts of another opening."""
-        self.runs = runs
 
     @property
     def text(self) -> str:

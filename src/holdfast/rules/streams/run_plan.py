@@ -3,31 +3,156 @@
 The next head is a message, or the firing of a timer that is due; while both are ready they take turns. A
 stream that uses models has them loaded first, before any start is counted. While a model doesn't load, the
 stream waits unchanged, because no message is to blame.
+
+Before a head's handler first runs in an opening, the head is marked at the store: by a ``Start``, which is
+counted, or by the commit before (``starting``). The mark stays until a commit after which nothing runs, so
+one mark covers a steady stream. An opening that finds a mark is cautious, because its predecessor died at
+work. The messages that may have been begun under that mark run one at a time, each counted by its own name,
+and one that was begun too often is skipped. Where messages have no order, every message that may have been
+delivered before runs in this way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 from holdfast.common.acts import Acts
 from holdfast.common.held import Held
-from holdfast.common.message import TIMER_RUN, Life, Place
-from holdfast.rules.streams.blame import NOTHING
-from holdfast.rules.streams.commands import LoadModels, Run
+from holdfast.common.message import TIMER_NAME, TIMER_RUN, Life, Place
+from holdfast.rules.streams.commands import LoadModels, Run, Start
 from holdfast.rules.streams.commit_plan import BatchEntry, CommitPlan
 from holdfast.rules.streams.inbox import Inbox
+from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.rules.streams.options import OwnerRules
 from holdfast.rules.streams.sequencer import Gap, Ready
-from holdfast.rules.streams.standstill import Standstill
+from holdfast.rules.streams.wait_reason import WaitReason
 
 RUN_LIMIT = 32
 """The most messages in one call of a slot, where each is to be committed soon anyway."""
+
+ALONE_OPENINGS = 2
+"""Openings that began a head without an end: from then on no other suspect runs beside it on its node."""
+
+NOTHING = Place(TIMER_RUN, 0, "nothing")
+"""The mark in place of a head that waits in its last turn: this opening doesn't count for the head then."""
+
+_TIMER_MARK = f"{TIMER_NAME}:"
+
+REACH = 4
+"""The most calls of the slot that one mark covers: one whose commit's answer was lost, one in the batch, one
+that made the batch larger, and one in the slot. The message that killed an opening is at most that far behind
+the marked one."""
 
 
 def run_max(rules: OwnerRules) -> int:
     """Return the most messages in one call of a slot."""
     return max(RUN_LIMIT, rules.checkpoint_every)
+
+
+class Blame:
+    """The marks and counts of one opening. ``max_starts`` is how many openings may end while the handler of a
+    head runs. ``survived`` counts, by head, the openings that began it and ended without the node's death.
+    ``is_unordered``: messages have no order."""
+
+    __slots__ = (
+        "begun",
+        "cautious",
+        "counted",
+        "found_mark",
+        "is_unordered",
+        "marked",
+        "max_starts",
+        "starting",
+        "survived",
+        "suspect",
+    )
+
+    def __init__(
+        self, max_starts: int, survived: Mapping[str, int] | None = None, *, is_unordered: bool = False
+    ) -> None:
+        self.max_starts = max_starts
+        self.is_unordered = is_unordered
+        self.survived = Counter(survived or {})
+        self.starting: tuple[Place, str] | None = None
+        """The head whose start isn't answered yet, and its name."""
+        self.marked = ""
+        """The head that the store marks."""
+        self.counted: Place | None = None
+        """The place of ``marked``, if this opening was counted for it."""
+        self.suspect = ""
+        """A head whose mark this opening has found, or that gave up its turn: it is counted again first."""
+        self.found_mark = False
+        self.cautious = 0
+        """How many more messages run one at a time."""
+        self.begun: dict[str, int] = {}
+        """By head: how many openings that began it may have ended by it."""
+
+    def opened(self, checkpoint: Checkpoint, reach: int) -> None:
+        """Take over what a checkpoint says. A mark covers at most ``reach`` messages."""
+        begun = {head.head: head.openings for head in checkpoint.suspects}
+        if checkpoint.started is not None:
+            self.found_mark, self.suspect = True, checkpoint.started.head
+            self.cautious = reach
+            begun[checkpoint.started.head] = checkpoint.started.openings
+        self.survived = Counter({head: self.survived[head] for head in begun})
+        self.begun = {head: openings - self.survived[head] for head, openings in begun.items()}
+
+    def is_suspect(self, held: Held) -> bool:
+        """Return True if the message may have killed a slot or a node."""
+        if held.suspect or self.cautious > 0 or (self.begun and held.place.name in self.begun):
+            return True
+        return self.found_mark and self.is_unordered and held.may_be_known
+
+    def is_last(self, head: str) -> bool:
+        """Return True if the head is passed over as poison should this opening end with it too."""
+        return 0 < self.begun.get(head, 0) == self.max_starts - 1
+
+    def is_marked(self, head: Held, in_flight: str | None, *, suspect: bool) -> bool:
+        """Return True if the head may run under the mark that stands. ``in_flight`` is what a commit marks
+        that isn't answered yet; None if there is none. ``suspect``: the head is one."""
+        if suspect:
+            return self.counted == head.place
+        marks = (self.marked,) if in_flight is None else (self.marked, in_flight)
+        if head.place.run == TIMER_RUN:  # a message that waits for its next try must not answer for it
+            return all(mark == head.place.name for mark in marks)
+        return "" not in marks and not any(mark.startswith(_TIMER_MARK) for mark in marks)
+
+    def start(self, place: Place, name: str) -> Start:
+        """Return the command that counts this opening for a head. ``NOTHING`` runs no handler, so it waits
+        for no other suspect."""
+        self.starting = place, name
+        if place == NOTHING or not self.begun:
+            return Start(name)
+        last = self.is_last(name)
+        return Start(name, alone=last or self.begun.get(name, 0) >= ALONE_OPENINGS, last=last)
+
+    def started(self, openings: int) -> tuple[Place, int]:
+        """Note that the store counts ``openings`` of the head. Return the head, and how many of them may end
+        by it."""
+        assert self.starting is not None
+        (place, name), self.starting = self.starting, None
+        self.marked, self.counted, self.suspect = name, place, ""
+        return place, openings - self.survived.get(name, 0)
+
+    def committed(self, head: str) -> None:
+        """Note which head the store marks now. A mark that was found at the opening isn't ours yet."""
+        if head != self.marked:
+            self.counted = None
+        if not head or head != self.suspect:
+            self.marked = head
+
+    def give_up_turn(self, head: Held) -> None:
+        """Let another suspect run alone on the node while this one waits for a model. Its start is counted
+        again after that, and its mark stays until then."""
+        if self.counted == head.place and self.is_suspect(head) and not self.is_last(head.place.name):
+            self.suspect, self.counted = head.place.name, None
+
+    def waits_in_last_turn(self) -> bool:
+        """Return True if the counted head, which doesn't run now, would be passed over if the node ended for
+        another reason."""
+        return self.counted not in (None, NOTHING) and self.is_last(self.marked)
 
 
 class RunPlan:
@@ -52,9 +177,9 @@ class RunPlan:
         "timers",
     )
 
-    def __init__(self, rules: OwnerRules, inbox: Inbox, commits: CommitPlan) -> None:
-        self.rules, self.inbox, self.commits = rules, inbox, commits
-        self.agenda, self.blame, self.seq = commits.agenda, commits.blame, commits.seq
+    def __init__(self, rules: OwnerRules, inbox: Inbox, commits: CommitPlan, blame: Blame) -> None:
+        self.rules, self.inbox, self.commits, self.blame = rules, inbox, commits, blame
+        self.agenda, self.seq = commits.agenda, commits.seq
         self.effects, self.timers = commits.effects, commits.timers
         self.loaded = False
         """True while the handler is open in the slot."""
@@ -80,17 +205,25 @@ class RunPlan:
         if may_begin and not self.commits.parked and not self.obstacle:
             self._plan_next(now)
         if self.blame.begun and self._waits_in_last_turn():
-            self._start(NOTHING, now)
+            self._start(NOTHING, NOTHING.name, now)
 
     def _waits_in_last_turn(self) -> bool:
-        """Return True if the counted head would be blamed if the node ended for another reason. What is
-        covered by a commit is looked at again after the answer."""
-        is_idle = not self.running and self.commits.is_idle
-        return is_idle and self.blame.waits_in_last_turn()
+        """Return True if the counted head would be blamed if the node ended for another reason. A head that
+        a commit covers is looked at again after the answer."""
+        commits, blame = self.commits, self.blame
+        is_idle = not (
+            self.running or commits.batch or commits.commit is not None or blame.starting is not None
+        )
+        return is_idle and blame.waits_in_last_turn()
 
-    def _start(self, place: Place, now: float) -> None:
+    def _start(self, place: Place, name: str, now: float) -> None:
         self.commits.asked_at = now
-        self.agenda.commands.append(self.blame.start(place))
+        self.agenda.commands.append(self.blame.start(place, name))
+
+    def _append(self, entry: BatchEntry, now: float) -> None:
+        """Append the entry of a head that was handled or skipped."""
+        self.blame.cautious = max(0, self.blame.cautious - 1)
+        self.commits.append(entry, now)
 
     def _plan_next(self, now: float) -> None:
         timers = self.timers
@@ -118,7 +251,7 @@ class RunPlan:
         if waits:
             self.agenda.wake(held.retry_at)
         elif commit is None and (not self.commits.batch or name == self.blame.suspect):
-            self._start(held.place, now)
+            self._start(held.place, name, now)
 
     def _next_message_or_timer(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
         """Return the places to run next: those of messages, or that of a timer that is due. While both are
@@ -143,12 +276,12 @@ class RunPlan:
         elif self.rules.on_failure == "park":
             self.commits.park(f"{fired.place.name} failed: {fired.error}", now)
         else:
-            self.commits.append(BatchEntry("skip", fired, reason=fired.error), now)
+            self._append(BatchEntry("skip", fired, reason=fired.error), now)
         return None
 
     def _next_message(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
         """Return the places to run next, after skipping gaps and messages that have no tries left."""
-        while True:
+        while self.seq.inbox:
             step = self.seq.next(now, self.limit)
             if isinstance(step, Gap):
                 self.seq.pass_over(step.span)
@@ -163,11 +296,12 @@ class RunPlan:
                     return None
                 self.seq.take((head.place,))
                 self.seq.skip(head.place)
-                self.commits.append(BatchEntry("skip", head, reason=head.error), now)
+                self._append(BatchEntry("skip", head, reason=head.error), now)
             else:
                 if step.until is not None:
                     self.agenda.wake(step.until)
-                return None
+                break
+        return None
 
     def _together(self, places: tuple[Place, ...]) -> tuple[Place, ...]:
         """Return the next places for one call of the slot: a suspect runs alone."""
@@ -218,15 +352,15 @@ class RunPlan:
     def at_risk(self) -> str:
         """The head that is blamed if the node dies now, or ""."""
         starting, counted = self.blame.starting, self.blame.counted
-        if starting is not None and starting != NOTHING:
-            return starting.name
-        return counted.name if counted is not None and self.holds(counted) else ""
+        if starting is not None and starting[0] != NOTHING:
+            return starting[1]
+        return self.blame.marked if counted is not None and self.holds(counted) else ""
 
     def outlived(self) -> None:
         """Note that this opening ends although its node lives."""
         counted = self.blame.counted
         if counted is not None and self.holds(counted):
-            self.blame.survived[counted.name] += 1
+            self.blame.survived[self.blame.marked] += 1
 
     # -- models ---------------------------------------------------------------------------------------------
 
@@ -277,7 +411,7 @@ class RunPlan:
         for place, result, asked in zip_longest(places[: len(results)], results, acts):
             if place.run != TIMER_RUN:
                 self.seq.done(place)
-            self.commits.append(BatchEntry("done", self.find(place), result, acts=asked), now)
+            self._append(BatchEntry("done", self.find(place), result, acts=asked), now)
         if len(places) > len(results):
             self._put_back(places[len(results) :])
         commits = self.commits
@@ -367,28 +501,28 @@ class RunPlan:
         runs = bool(self.running) and self.running[0].run != TIMER_RUN
         return bool(self.seq.inbox) and not runs and self.seq.missing() is not None
 
-    def standstill(self, *, is_held_back: bool) -> Standstill | None:
+    def wait_reason(self, *, is_held_back: bool) -> WaitReason | None:
         """Return what the next run waits for; None if it waits for nothing. ``is_held_back``: too much waits
         for the stream's archive."""
         if self.obstacle:
-            return Standstill("model", self.obstacle)
+            return WaitReason("model", self.obstacle)
         if self.loading:
-            return Standstill("model", "its models, which are being loaded")
+            return WaitReason("model", "its models, which are being loaded")
         if self.commits.commit is not None or self.blame.starting is not None:
             text = "the state store, which has not answered yet"
-            return Standstill("store", text, since=self.commits.asked_at)
+            return WaitReason("store", text, since=self.commits.asked_at)
         if is_held_back:
-            return Standstill("archive", "its archive, which has yet to take what is committed")
+            return WaitReason("archive", "its archive, which has yet to take what is committed")
         if self.effects.is_full:
             pending = self.effects.report()
             assert pending is not None
             text = f"targets that take none of its {pending.count} effects, such as {pending.target}"
             text += f": {pending.error}" if pending.error else ""
-            return Standstill("effects", text)
+            return WaitReason("effects", text)
         if (missing := self.seq.missing()) is not None:
-            return Standstill("gap", missing.text, missing.until, missing.since)
+            return WaitReason("gap", missing.text, missing.until, missing.since)
         for held in self.inbox.held.values():
             if held.tries and held.place.name == self.next_head:
                 text = f"the next try of {held.place.name}, which failed: {held.error}"
-                return Standstill("retry", text, held.retry_at)
+                return WaitReason("retry", text, held.retry_at)
         return None

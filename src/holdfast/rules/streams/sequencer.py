@@ -477,6 +477,8 @@ class Sequencer:
             self._turns.pop(place, None)
         gone = set(places)
         self.inbox = [place for place in self.inbox if place not in gone]
+        if not self.inbox:
+            self._blocked_at = None
 
     def put_back(self, places: tuple[Place, ...]) -> None:
         """Put places back that didn't run after all. They are next, before all others."""
@@ -543,6 +545,8 @@ class Sequencer:
         if settled:
             still_new = [place for place, verdict in verdicts if verdict is Verdict.NEW]
             self.inbox = [*still_new, *self.inbox[len(doubtful) :]]
+            if not self.inbox:
+                self._blocked_at = None
             for place, _ in settled:
                 self._after.pop(place, None)
                 self._turns.pop(place, None)

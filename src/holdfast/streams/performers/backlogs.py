@@ -71,7 +71,7 @@ class Backlogs:
             await self._reservations.unreserve(stream, key)
             return
         self._owners.answer(entry, generation, lambda now: owner.reserved(granted, now))
-        if owner.is_reserved:
+        if owner.backlog.is_reserved:
             self._waiting.reserved(entry.key)
 
     def unreserve(self, entry: Owned, _: int, __: Unreserve) -> Coroutine[Any, Any, None]:

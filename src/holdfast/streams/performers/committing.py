@@ -17,6 +17,7 @@ from holdfast.ports.state import StateStore
 from holdfast.rules.streams import ledger
 from holdfast.rules.streams.commands import HandOver, RefuseRequests, Settle, Write
 from holdfast.rules.streams.ledger import Commit
+from holdfast.rules.streams.phases import OwnerPhase
 from holdfast.rules.streams.sequencer import Gap
 from holdfast.streams.owned import Owned
 from holdfast.streams.owners import Owners
@@ -102,7 +103,8 @@ class Committer:
         if entry.last is not None and entry.last.epoch == commit.epoch:
             entry.last = ledger.commit(entry.last, commit, entry.last.at) or entry.last
             entry.committed_at = self._clock.monotonic()
-            self._owners.note_number(entry.key, commit.number)
+            if entry.owner.phase is OwnerPhase.DROPPED:
+                self._owners.note_number(entry.key, commit.number)
         entry.reopened = 0
 
     def _log_gaps(self, entry: Owned, gaps: Sequence[Gap]) -> None:
@@ -140,7 +142,9 @@ class Committer:
             self._note_times(entry, command)
             if command.letters:
                 self._log_dead_letters(entry, command)
-        commit = CommitPlace(owner.epoch, owner.number, self._clock.wall()) if tracker.archives else None
+        commit = None
+        if tracker.archives:
+            commit = CommitPlace(owner.epoch, owner.commits.number, self._clock.wall())
         settlement = Settlement(entry.key, command.letters, command.messages, done, commit, archived)
         tracker.settle(settlement, at_once=bool(asked) and tracker.archives)
 

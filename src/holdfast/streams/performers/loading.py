@@ -92,7 +92,9 @@ class Loader:
     def obstructed_streams(self, stream: str) -> list[Owned]:
         """Return the owned keys of a stream that this node can't run and another may: a declared model does
         not load here, or their state is newer than the handler."""
-        return [entry for entry in self._owners.of(stream) if entry.owner.obstacle and not entry.tries_alone]
+        return [
+            entry for entry in self._owners.of(stream) if entry.owner.runs.obstacle and not entry.tries_alone
+        ]
 
     def model_failed(self, entry: Owned, generation: int, model: str, reason: str, handled: int = 0) -> None:
         """Note that a handler asked for a model that doesn't load, after it had handled ``handled`` messages
@@ -142,7 +144,7 @@ class Loader:
     def _waits(self, entry: Owned, generation: int, reason: str, handled: int = 0) -> Seat | None:
         """Tell the owner why its stream waits. Returns the seat, if it waits here now."""
         self._owners.answer(entry, generation, lambda now: entry.owner.models_failed(reason, now, handled))
-        if entry.owner.generation != generation or not entry.owner.obstacle or entry.seat is None:
+        if entry.owner.generation != generation or not entry.owner.runs.obstacle or entry.seat is None:
             return None
         entry.failed_loads += 1
         return entry.seat
@@ -151,7 +153,7 @@ class Loader:
         """Return True if another living node has said that its handler reads the stream's state."""
         membership = self._host.membership
         others = [member for member in membership.view.values() if member.id != membership.id]
-        return can_be_read(others, entry.spec.name, entry.owner.state_version)
+        return can_be_read(others, entry.spec.name, entry.owner.commits.state_version)
 
     async def _try_alone(self, entry: Owned, generation: int, seat: Seat) -> None:
         waiting = sum(other.tries_alone and other.seat is seat for other in self._owners)

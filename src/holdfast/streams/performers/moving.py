@@ -71,7 +71,7 @@ class Mover:
         self._return_requests(entry, command.messages, target)
         self._router.placing.departed(key, target, entry.owner.epoch)
         self._router.take_back(stream, key, command.messages, target)
-        if entry.owner.is_reserved:
+        if entry.owner.backlog.is_reserved:
             self._host.tasks.spawn(self._router.placing.call_up(stream, key, target))
 
     def _return_requests(self, entry: Owned, messages: tuple[Held, ...], target: str) -> None:

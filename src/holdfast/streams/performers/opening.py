@@ -99,9 +99,9 @@ class Opener:
         (with True). If the store has nothing at all, nobody has committed since, so the stream goes on from
         this owner's last commit. If the store has an older checkpoint, another owner may have gone on from
         it, so it counts."""
-        last, known = entry.last, self._owners.commits_known.get(entry.key, 0)
+        last = entry.last
+        known = self._owners.commits_known.get(entry.key, 0) if last is None else last.number
         entry.last = checkpoint
-        self._owners.note_number(entry.key, checkpoint.number)
         if checkpoint.number >= known:
             return checkpoint, False
         self._host.stats.states_lost += 1

@@ -1,4 +1,4 @@
-"""The reasons for which a stream waits, as its owner reports them."""
+"""The reasons for which a stream waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-StandstillKind = Literal[
+WaitKind = Literal[
     "room",
     "opening",
     "membership",
@@ -23,11 +23,11 @@ StandstillKind = Literal[
 ]
 
 
-class Standstill(msgspec.Struct, frozen=True):
+class WaitReason(msgspec.Struct, frozen=True):
     """The reason why a stream waits. ``until`` is when the wait ends and ``since`` when it began, in
     monotonic seconds, if that is known."""
 
-    kind: StandstillKind
+    kind: WaitKind
     text: str
     until: float | None = None
     since: float | None = None
