@@ -41,7 +41,10 @@ else:  # Each is imported when it is first used: a command that prints its help 
             "holdfast.client.async_client": "AsyncClient AsyncStreamSender",
             "holdfast.client.client": "Client StreamSender",
             "holdfast.common.retry": "Backoff",
-            "holdfast.errors": "ConfigError HandlerFailed HoldfastError InvalidMessage NoQuery OperationRefused OutcomeUnknown QueryFailed StateRejected TooLarge Unavailable",
+            "holdfast.errors": (
+                "ConfigError HandlerFailed HoldfastError InvalidMessage NoQuery OperationRefused "
+                "OutcomeUnknown QueryFailed StateRejected TooLarge Unavailable"
+            ),
             "holdfast.rules.tasks.task": "Task",
             "holdfast.streams.asking": "QueryAnswer",
             "holdfast.streams.handler": "Context StreamHandler",

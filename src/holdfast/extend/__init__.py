@@ -85,7 +85,10 @@ else:  # A service that offers a queue needs no state store.
             "holdfast.ports.coordinator": "Change Claim Coordinator Load Member",
             "holdfast.ports.meter": "Meter",
             "holdfast.ports.objects": "Objects",
-            "holdfast.ports.queue": "DeadLetter Delivery Depth KeyedQueue Outgoing PutBack Queue Taken TransferableQueue WaitingMessage",
+            "holdfast.ports.queue": (
+                "DeadLetter Delivery Depth KeyedQueue Outgoing "
+                "PutBack Queue Taken TransferableQueue WaitingMessage"
+            ),
             "holdfast.ports.queue_setup": "Made QueueFinding QueueSetup",
             "holdfast.ports.registry": "Document Registry",
             "holdfast.ports.state": "DatabaseHealth Logged Risk StateStore TransferableState",
