@@ -165,7 +165,7 @@ def test_a_node_that_could_not_call_a_living_one_says_so_and_waits_for_its_end(
     arrange(lambda services: services.coordinator().join(other, 600.0))
     port = free_port()
     node = start("counting:app", "--port", str(port))
-    assert "node later lives: it speaks peer protocol 2-3" in node.wait_for("can't join yet")["error"]
+    assert "node later lives: it speaks peer protocol 2-3" in node.wait_for("cannot join")["error"]
     with pytest.raises(urllib.error.HTTPError, match="503") as refused:
         get(f"http://127.0.0.1:{port}/readyz")
     assert "node later lives: it speaks peer protocol 2-3" in refused.value.read().decode()
@@ -238,7 +238,7 @@ def test_a_port_in_use_is_named(start: Callable[..., Process]) -> None:
 @pytest.mark.nightly
 def test_a_node_that_can_not_join_ends_when_told(start: Callable[..., Process]) -> None:
     node = start("counting:app", "--slots", "1", "--set", "coordinator_url=redis://127.0.0.1:1")
-    node.wait_for("can't join yet")
+    node.wait_for("cannot join")
     assert node.end() == 0
     node.wait_for("node ended before it could join")
 

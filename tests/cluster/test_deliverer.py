@@ -177,8 +177,8 @@ async def test_an_operator_hears_once_that_a_target_is_away(bench: Bench) -> Non
     bench.office.error = None
     await bench.hand_over("a")
     assert [(call.method_name, call.args[0]) for call in bench.log.calls] == [
-        ("warning", "a target takes nothing, and is tried again"),
-        ("info", "a target takes effects again"),
+        ("warning", "target unavailable"),
+        ("info", "target available"),
     ]
 
 
@@ -207,12 +207,12 @@ async def test_a_url_that_this_node_cannot_open_waits_and_a_wrong_one_is_refused
     assert await bench.hand_over("a", target="broken://x") == [("a", "failed", "no library")]
     assert await bench.hand_over("a", target="wrong://x") == [("a", "refused", "nothing serves that")]
     assert await bench.hand_over("a", target="undeclared") == [
-        ("a", "failed", "it is not declared on this node")
+        ("a", "failed", "the target is not declared on this node; declare it in the app")
     ]
-    assert bench.warnings() == ["a target can't be opened"] * 3
+    assert bench.warnings() == ["cannot open target"] * 3
     assert bench.deliverer.errors == {
         "broken://x": "no library",
-        "undeclared": "it is not declared on this node",
+        "undeclared": "the target is not declared on this node; declare it in the app",
     }
 
 

@@ -30,7 +30,7 @@ def test_after_a_gap_in_the_news_every_answer_is_believed(gap: Callable[[News], 
 
 
 def test_only_so_many_changes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "HEARD_MAX", 2)
+    monkeypatch.setattr(host, "VERSIONS_MAX", 2)
     news = News()
     for key in ("s/k", "s/1", "s/2"):
         news.claimed(Claim(key, "b", 5))

@@ -50,7 +50,7 @@ class Rig:
 
     async def read(self) -> dict[tuple[str, ...], float]:
         """The samples, by name and values of labels."""
-        await self.metrics.look()
+        await self.metrics.refresh()
         return {
             (sample.name.removeprefix("holdfast_"), *sample.labels.values()): sample.value
             for family in self.metrics.collect()

@@ -160,7 +160,7 @@ async def test_a_process_that_can_not_be_started_is_tried_again(clock: Clock) ->
     await house.supervisor.start()
     await clock.sleep(10)
     assert sorted(parts(house.children)) == ["a", "b"]
-    assert house.log.events("error") == ["could not start a node"] * 3
+    assert house.log.events("error") == ["cannot start a node"] * 3
 
 
 @pytest.mark.parametrize("code", FINAL)
@@ -191,7 +191,7 @@ async def test_who_does_not_drain_in_time_is_killed(clock: Clock) -> None:
     await house.supervisor.stop()
     assert clock.monotonic() - began_at == pytest.approx(DRAIN_S)
     assert [child.signals for child in house.children] == [[signal.SIGTERM, signal.SIGKILL]] * 2
-    assert house.log.events("warning") == ["killing nodes that did not drain in time"]
+    assert house.log.events("warning") == ["drain timed out; nodes killed"]
 
 
 async def test_a_kill_ends_a_stop_at_once(clock: Clock) -> None:
@@ -255,4 +255,4 @@ async def test_without_a_coordinator_nodes_are_started_all_the_same(clock: Clock
     house.children[0].end(1)
     await settle_down()
     assert parts(house.children) == ["a", "b", "a"]
-    assert "could not evict a dead node; it lapses by itself" in house.log.events("warning")
+    assert "cannot evict a dead node" in house.log.events("warning")

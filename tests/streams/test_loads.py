@@ -182,7 +182,7 @@ async def test_a_node_tells_its_busiest_streams(town: Town) -> None:
 async def test_an_operator_may_tell_a_node_to_end(town: Town) -> None:
     node = await town.start(app())
     assert await node.peer.call(node.peer.address, Drain(node.id), 1.0) == Done()
-    assert node.host.told_to_drain.is_set()
+    assert node.host.drain_requested.is_set()
 
 
 @pytest.mark.parametrize("models", [(), "weights"])

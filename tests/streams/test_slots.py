@@ -403,8 +403,8 @@ async def test_a_slot_that_can_t_be_made_is_tried_again_ever_more_rarely(rig: Ri
     await rig.clock.sleep(60)
     assert rig.slots.failing == []
     assert (await rig.run(seat, "a")).name != slot.name
-    assert rig.log.events("warning").count("could not start a slot") == 4
-    assert rig.log.events("error").count("the app does not load in a new slot") == 4
+    assert rig.log.events("warning").count("cannot start a slot") == 4
+    assert rig.log.events("error").count("cannot load the app in a new slot") == 4
 
 
 async def test_an_app_that_does_not_load_ends_the_start(clock: Clock, tasks: Tasks) -> None:

@@ -258,8 +258,8 @@ async def test_spares_are_replaced_and_makers_forgiven(make: MakeRig) -> None:
     rig.maker.troubles = [ConfigError("broken"), SlotDied("no memory")]
     ends = await asyncio.gather(rig.run("a"), rig.run("b"))
     assert [ended.how for ended in ends] == [How.RETURNED, How.RETURNED]
-    assert ("error", "the app does not load in a new slot") in rig.log.events
-    assert ("warning", "could not start a slot") in rig.log.events
+    assert ("error", "cannot load the app in a new slot") in rig.log.events
+    assert ("warning", "cannot start a slot") in rig.log.events
     await rig.clock.sleep(10)
     assert len(rig.maker.slots) == 3
     first.die("crashed")

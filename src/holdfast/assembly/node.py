@@ -61,8 +61,8 @@ def make_node(services: Services, place: str | App) -> Node:
         obstacles = streams.obstacles.streams if streams is not None else {}
         return "; ".join(f"stream {name!r}: {known.reason}" for name, known in sorted(obstacles.items()))
 
-    async def look_at_services() -> None:
-        await of_services.look()
+    async def read_services() -> None:
+        await of_services.refresh()
 
     peer = services.peer(ready=why_not_ready, connections=connections)
     host = Host(
@@ -104,11 +104,11 @@ def make_node(services: Services, place: str | App) -> Node:
     node = Node(
         host,
         [*(work for work in (streams, tasks) if work is not None), *works],
-        services.metrics_push(registry, app.name, look_at_services),
+        services.metrics_push(registry, app.name, read_services),
         app.name,
         holdfast.__version__,
         config.revision,
-        page=services.metrics_page(registry, look_at_services),
+        page=services.metrics_page(registry, read_services),
     )
     registry.register(
         NodeMetrics(

@@ -109,7 +109,7 @@ async def serve(place: str, config: Config, *, with_console: bool = False) -> in
         await _tell_risks(services, bound)
         crashed = node.host.crashed
         crashed.add_done_callback(lambda _: over.set())
-        drained = asyncio.create_task(node.host.told_to_drain.wait())
+        drained = asyncio.create_task(node.host.drain_requested.wait())
         drained.add_done_callback(lambda _: told.set())
         living, cut = asyncio.create_task(_live(node, told, bound)), asyncio.create_task(over.wait())
         await asyncio.wait((living, cut), return_when=asyncio.FIRST_COMPLETED)

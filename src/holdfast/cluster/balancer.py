@@ -1,7 +1,7 @@
 """Evens out load between nodes.
 
-One node at a time decides: the one with the oldest membership. If two nodes decide at once for a moment, no
-harm is done: moves are conditional, and what has just moved isn't moved again soon.
+One node at a time decides: the one with the oldest membership. Two nodes that decide at once do no harm:
+moves are conditional, and a stream that has just moved doesn't move again soon.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.rules.cluster.placement import newest_revision
 
 SHIFTS_A_ROUND = 8
 SHARE_MIN = 0.02
-"""The load, as a share of a node's slots, below which a node is not relieved."""
+"""The smallest load that is moved away from a node, as a share of its slots."""
 
 
 class Balancer:
@@ -34,17 +34,17 @@ class Balancer:
         while True:
             await self._clock.sleep(self._limits.balance_s * (0.9 + 0.2 * self._clock.random()))
             if self._host.membership.alive and self.elected:
-                await asyncio.gather(*(self._shed(shift) for shift in self.shifts()))
+                await asyncio.gather(*(self._request(shift) for shift in self.shifts()))
 
     @property
     def elected(self) -> bool:
-        """Return True if this node decides."""
+        """True if this node decides."""
         nodes = (name for name, member in self._host.membership.view.items() if not member.foreign)
         return self._host.membership.id == min(nodes, default="")
 
     def shifts(self) -> list[Shift]:
-        """Return how much load to move from which node to which, by the loads that the nodes report. Nodes of
-        an older revision, which are about to be replaced, get none."""
+        """Return the loads to move between nodes, from the loads that they report. Nodes of an older
+        revision, which will be replaced soon, get none."""
         groups: dict[tuple[str, ...], list[NodeLoad]] = {}
         members = self._host.membership.view.values()
         newest = newest_revision(members)
@@ -58,7 +58,7 @@ class Balancer:
                 shifts += plan(nodes, SHIFTS_A_ROUND)
         return shifts[:SHIFTS_A_ROUND]
 
-    async def _shed(self, shift: Shift) -> None:
+    async def _request(self, shift: Shift) -> None:
         source, target = (self._host.membership.view.get(name) for name in (shift.source, shift.target))
         if source is None or target is None:
             return
@@ -66,13 +66,13 @@ class Balancer:
             request = RebalanceRequest(source.id, target.id, shift.amount)
             reply = await self._host.peer.call(source.address, request, self._limits.drain_timeout_s)
         except HoldfastError as error:
-            self._log.warning("could not balance", source=source.name, target=target.name, error=str(error))
+            self._log.warning("cannot rebalance", source=source.name, target=target.name, error=str(error))
             return
         if isinstance(reply, Done) and reply.ok:
-            self._log.info("balanced", source=source.name, target=target.name, moved=reply.text)
+            self._log.info("rebalanced", source=source.name, target=target.name, moved=reply.text)
 
 
 def node_load(member: Member) -> NodeLoad:
-    """A member's load and capacity in slots."""
+    """Return a member's load and capacity in slots."""
     load = member.load
     return NodeLoad(member.id, load.busy + load.streams * STREAM_LOAD, max(1, load.slots))

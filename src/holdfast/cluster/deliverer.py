@@ -1,5 +1,5 @@
-"""Hands effects over to their targets, those of many streams or tasks in one call where the target allows
-that."""
+"""Delivers effects to their targets. One call may have the effects of many streams or tasks if the target
+allows it."""
 
 from __future__ import annotations
 
@@ -26,47 +26,46 @@ from holdfast.ports.target import OutgoingEffect, Target
 
 HandOverOutcome = Literal["taken", "refused", "failed"]
 Answer = Callable[[HandOverOutcome, int, str], None]
-"""Called with the outcome, of how many effects, and why the first was refused or failed."""
+"""Called with the outcome, the number of effects, and the error of a refused or failed one."""
 
 CALLS_AT_ONCE = 8
-"""The most calls under way at once to a target that answers. One that hasn't answered has one: targets may
-share connections, and calls to those that hang would take them from the others."""
+"""The most concurrent calls to a target that answers. A target that doesn't answer gets one: targets may
+share connections, and calls that hang would take them from the others."""
 
 AWAY_AFTER = 2
-"""After so many calls that failed in a row a target is taken to be away, and the log says so. A single one
-may happen at any time."""
+"""The number of failed calls in a row after which a target counts as away. A single failure is normal."""
 
 LANES_MAX = 1000
-"""With more lanes than this, those that are idle are dropped: handlers may make up URLs without end."""
+"""Beyond this number of lanes, idle lanes are dropped: handlers may use any number of URLs."""
 
 BY_URL = "(url)"
-"""Where the times of targets count that handlers name by URL: they may make up URLs without end."""
+"""The common label for times of targets at URLs: handlers may use any number of URLs."""
 
 PAUSE_MAX_S = 300.0
-"""The longest time for which a target that asks for a pause isn't called."""
+"""The longest pause that a target can ask for, in seconds."""
 
 REST_MAX_S = 20.0
-"""The longest time for which a target that is away isn't called after a call: else as long as that call took.
-So one that hangs is called half of the time, and one that fails at once is tried as ever."""
+"""The longest rest of a target that is away, in seconds. It rests as long as its last call took, so that a
+target that hangs is called half of the time."""
 
 
 class WaitingRun(msgspec.Struct, frozen=True):
-    """Effects with one target and key, oldest first, that wait for a call to their target."""
+    """Effects with one target and key, the oldest first, that wait for a call."""
 
     sender: str
     effects: tuple[Effect, ...]
     answer: Answer
 
-    def tell(self, outcome: HandOverOutcome, reason: str = "") -> None:
-        """Answer for all of the run."""
+    def end(self, outcome: HandOverOutcome, reason: str = "") -> None:
+        """Report the outcome of all effects of the run."""
         self.answer(outcome, len(self.effects), reason)
 
 
 class TargetLane:
-    """The effects that wait for one target, and the number of calls to it under way. ``failures`` in a row
-    are counted. Until ``paused_until``, in monotonic seconds, it isn't called, for it has asked for a pause
-    or hangs. It ``answers`` if it did so at the last call. ``took`` has how long effects waited for it,
-    unless it is a queue's dead letters."""
+    """The effects that wait for one target, and its concurrent ``calls``. ``failures`` counts failed calls in
+    a row. The target isn't called until ``paused_until``, in monotonic seconds: it asked for a pause, or
+    hangs. ``answers``: it answered the last call. ``took`` has the waiting times of effects; None for dead
+    letters."""
 
     __slots__ = ("answers", "calls", "failures", "paused_until", "target", "took", "waiting")
 
@@ -81,22 +80,22 @@ class TargetLane:
 
     @property
     def calls_max(self) -> int:
-        """The most calls that it may have under way."""
+        """The most concurrent calls."""
         return CALLS_AT_ONCE if self.answers else 1
 
     def failed(self, began: float, now: float) -> None:
-        """Note a call that failed, and let the target rest if it is away."""
+        """Note a failed call, and let the target rest if it is away."""
         self.answers = False
         self.failures += 1
         if self.failures >= AWAY_AFTER:
             self.paused_until = max(self.paused_until, now + min(now - began, REST_MAX_S))
 
     def first_of(self, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
-        """Return as many of the first of a key's effects as one call may hold."""
+        """Return the first of a key's effects that one call may have."""
         return effects[: self.target.max_batch if self.target.ordered else 1]
 
     def next_call(self) -> list[WaitingRun]:
-        """Take what goes into one call: whole runs, the first ones that wait."""
+        """Take the first whole runs that fit into one call."""
         runs, room = [self.waiting.popleft()], self.target.max_batch
         room -= len(runs[0].effects)
         while self.waiting and len(self.waiting[0].effects) <= room:
@@ -106,8 +105,8 @@ class TargetLane:
 
 
 class Targets(NamedTuple):
-    """The targets that take the effects of one node: the ``declared`` ones, by what handlers call them, and
-    those at URLs. ``open_url`` opens these, or raises a HoldfastError."""
+    """The targets of one node's effects: the ``declared`` ones by their names, and targets at URLs, which
+    ``open_url`` opens. It raises a HoldfastError if it can't."""
 
     declared: Mapping[str, Target]
     open_url: Callable[[str], Target] | None = None
@@ -117,8 +116,8 @@ NO_TARGETS = Targets({})
 
 
 class Deliverer:
-    """Hands over the effects of one node to its ``targets``. ``queues`` are those of the streams, or of the
-    types of tasks, that send them: their dead letters get what is refused."""
+    """Delivers the effects of one node to its ``targets``. ``queues`` are the queues of the senders, which
+    are streams or types of tasks; refused effects become their dead letters."""
 
     def __init__(self, host: Host, targets: Targets, queues: Mapping[str, Queue]) -> None:
         self._host = host
@@ -131,10 +130,10 @@ class Deliverer:
         self._targets: dict[str, Target] = {**declared, **letters}
         self._lanes: dict[str, TargetLane] = {}
         self.errors: dict[str, str] = {}
-        """The last error of each target that takes nothing at present, by name or URL."""
+        """The last error of each failing target, by name or URL."""
 
     def hand_over(self, queue: str, sender: str, effects: tuple[Effect, ...], answer: Answer) -> None:
-        """Hand over the first of some effects of ``sender`` that have one target and key, as many as the
+        """Deliver the first of some effects of ``sender`` that have one target and key, as many as the
         target takes in one call. The sender is the full key of a stream, or type and task id of a task;
         ``queue`` names its queue."""
         name = f"letters of {queue}" if effects[0].refused else effects[0].target
@@ -172,25 +171,23 @@ class Deliverer:
             return self._targets[name]
         if "://" in name and self.open_url is not None:
             return run_user_code(self.open_url, name)
-        raise ConfigError("it is not declared on this node")
+        raise ConfigError("the target is not declared on this node; declare it in the app")
 
     async def _not_opened(self, run: WaitingRun, name: str, error: HoldfastError) -> None:
-        self._log.warning(
-            "a target can't be opened", key=run.sender, target=redact(name), error=redact(str(error))
-        )
+        self._log.warning("cannot open target", key=run.sender, target=redact(name), error=redact(str(error)))
         if _may_pass(error):
             self._note(name, str(error))
         _judge([run], error)
 
     async def _fail(self, run: WaitingRun, error: str) -> None:
-        run.tell("failed", error)
+        run.end("failed", error)
 
     def _note_failure(self, name: str, error: Exception) -> None:
-        self._log.error("a target fails", target=redact(name), error=redact(repr(error)))
+        self._log.error("target failed", target=redact(name), error=redact(repr(error)))
         self._note(name, repr(error))
 
     def _note(self, name: str, error: str) -> None:
-        """Note the last error of a target, or with "" that it takes effects."""
+        """Note the last error of a target; "" if it takes effects."""
         self.errors.pop(name, None)
         if error:
             self.errors[name] = redact(error)
@@ -200,11 +197,11 @@ class Deliverer:
     def _begin_call(self, name: str, lane: TargetLane) -> None:
         if lane.calls < lane.calls_max:
             lane.calls += 1
-            self._tasks.spawn(self._empty(name, lane))
+            self._tasks.spawn(self._work_off(name, lane))
 
-    async def _empty(self, name: str, lane: TargetLane) -> None:
-        """Call the target until nothing waits for it, or it has too many calls; what gathers meanwhile goes
-        in the next call."""
+    async def _work_off(self, name: str, lane: TargetLane) -> None:
+        """Call the target until no effect waits, or it has too many calls. Effects that gather meanwhile go
+        into the next call."""
         try:
             while lane.waiting and lane.calls <= lane.calls_max:
                 await self._call(name, lane, lane.next_call())
@@ -216,8 +213,8 @@ class Deliverer:
     async def _call(self, name: str, lane: TargetLane, runs: Sequence[WaitingRun]) -> None:
         now = self._host.clock.monotonic()
         if not self._host.membership.alive or now < lane.paused_until:
-            # Somebody else may have the sender by now, or the target has its pause.
-            _tell(runs, "failed", self.errors.get(name, ""))
+            # Another node may have the sender now, or the target has its pause.
+            _end(runs, "failed", self.errors.get(name, ""))
             return
         outgoing = [_outgoing(run.sender, effect) for run in runs for effect in run.effects]
         spans = self._begin_spans(name, outgoing)
@@ -225,40 +222,40 @@ class Deliverer:
             await await_user_code(lane.target.take, outgoing)
         except HoldfastError as error:
             _end_spans(spans, error)
-            said = {"target": redact(name), "error": redact(str(error))}
+            fields = {"target": redact(name), "error": redact(str(error))}
             if isinstance(error, Busy):
                 lane.paused_until = now + min(error.retry_after_s, PAUSE_MAX_S)
             if _may_pass(error):
                 lane.failed(now, self._host.clock.monotonic())
                 self._note(name, str(error))
                 if lane.failures == AWAY_AFTER:
-                    self._log.warning("a target takes nothing, and is tried again", **said)
+                    self._log.warning("target unavailable", **fields)
                 _judge(runs, error)
                 return
             lane.answers = True
             if len(runs) > 1:
                 for run in runs:
                     await self._call(name, lane, [run])
-            elif len(runs[0].effects) > 1:  # the owner hands over what comes after the first one
+            elif len(runs[0].effects) > 1:  # the owner delivers the others later
                 first = msgspec.structs.replace(runs[0], effects=runs[0].effects[:1])
                 await self._call(name, lane, [first])
             else:
-                self._log.warning("an effect was refused", key=runs[0].sender, **said)
+                self._log.warning("effect refused", key=runs[0].sender, **fields)
                 _judge(runs, error)
             return
         except Exception as error:  # noqa: BLE001 - a target of another package may raise anything
             _end_spans(spans, error)
             lane.failed(now, self._host.clock.monotonic())
             self._note_failure(name, error)
-            _tell(runs, "failed", self.errors[name])
+            _end(runs, "failed", self.errors[name])
             return
         _end_spans(spans)
         if lane.failures >= AWAY_AFTER:
-            self._log.info("a target takes effects again", target=redact(name))
+            self._log.info("target available", target=redact(name))
         lane.failures = 0
         lane.answers = True
         self._note(name, "")
-        letters = sum(bool(run.effects[0].refused) for run in runs)  # each is alone
+        letters = sum(bool(run.effects[0].refused) for run in runs)  # each is a run of one
         self._stats.effects += sum(len(run.effects) for run in runs) - letters
         self._stats.set_aside += letters
         if lane.took is not None:
@@ -266,10 +263,10 @@ class Deliverer:
             for run in runs:
                 for effect in run.effects:
                     lane.took.note(wall - effect.at)
-        _tell(runs, "taken")
+        _end(runs, "taken")
 
     def _begin_spans(self, name: str, outgoing: list[OutgoingEffect]) -> list[OpenSpan]:
-        """Begin a span for each effect whose trace is recorded; it is passed on with the effect."""
+        """Begin a span for each effect whose trace is recorded, and put it into the effect."""
         spans: list[OpenSpan] = []
         if (tracer := self._host.tracer) is None:
             return spans
@@ -309,16 +306,16 @@ def _end_spans(spans: Sequence[OpenSpan], error: Exception | None = None) -> Non
 
 
 def _judge(runs: Sequence[WaitingRun], error: HoldfastError) -> None:
-    _tell(runs, "failed" if _may_pass(error) else "refused", redact(str(error)))
+    _end(runs, "failed" if _may_pass(error) else "refused", redact(str(error)))
 
 
-def _tell(runs: Sequence[WaitingRun], outcome: HandOverOutcome, reason: str = "") -> None:
+def _end(runs: Sequence[WaitingRun], outcome: HandOverOutcome, reason: str = "") -> None:
     for run in runs:
-        run.tell(outcome, reason)
+        run.end(outcome, reason)
 
 
 def _may_pass(error: HoldfastError) -> bool:
-    """Return whether the target may take the same effect later, perhaps once somebody has set it up."""
+    """Return whether the target may take the same effect later, perhaps after a change of its settings."""
     return error.retry in (Retry.SAFE, Retry.SAME) or isinstance(error, ConfigError | OperationRefused)
 
 

@@ -15,12 +15,12 @@ from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.ports.target import OutgoingEffect
 
 EFFECT, TARGET, TARGET_KEY = "effect", "target", "target_key"
-"""The attributes of a letter: the effect's id, and where it was to go. A letter of a timer has no target."""
+"""The attributes of a dead letter: the effect's id, target and key. A timer's letter has no target."""
 
 EFFECT_ID = re.compile("[a-z0-9]{32}")
 
 AGAIN = ".again"
-"""Ends the id of a letter while its effect is sent again."""
+"""The suffix of a dead letter's id while its effect is sent again."""
 
 
 def dead_letter_of(effect: OutgoingEffect, stream: str, at: float) -> DeadLetter:
@@ -41,24 +41,25 @@ def dead_letter_of(effect: OutgoingEffect, stream: str, at: float) -> DeadLetter
 
 def effect_again(letter: DeadLetter, at: float) -> Effect:
     """Return the effect of a letter, with the same id, as if it were sent at ``at``."""
-    said = letter.attributes
+    known = letter.attributes
     return Effect(
         0,
         0,
-        said[EFFECT],
-        said[TARGET],
-        said[TARGET_KEY],
+        known[EFFECT],
+        known[TARGET],
+        known[TARGET_KEY],
         letter.body,
         letter.seq,
         at,
-        hops=int(said[HOPS]),
-        traceparent=said.get(TRACEPARENT, ""),
+        hops=int(known[HOPS]),
+        traceparent=known.get(TRACEPARENT, ""),
     )
 
 
 async def guard(queue: Queue, letters: Sequence[DeadLetter]) -> list[str]:
-    """Give letters of effects that are to be sent again another id, and return those. Until they are purged,
-    nothing is lost if this process ends, and an effect that is refused again gets a letter of its own."""
+    """Give the letters of effects that will be sent again another id, and return the new ids. Until these are
+    purged, no effect is lost if this process ends, and an effect that is refused again gets a letter of its
+    own."""
     guards = [
         letter if letter.id.endswith(AGAIN) else msgspec.structs.replace(letter, id=letter.id + AGAIN)
         for letter in letters
@@ -72,8 +73,8 @@ async def guard(queue: Queue, letters: Sequence[DeadLetter]) -> list[str]:
 
 
 def is_of_effect(letter: DeadLetter) -> bool:
-    """Return True if a letter is of an effect or a timer. Of a message, the sender has written the
-    attributes, and may have written these; but the owner has written the id."""
+    """Return whether a letter is of an effect or a timer. The sender of a message may write any attributes,
+    but only the owner writes the id."""
     effect_id = letter.attributes.get(EFFECT, "")
     own_id = f"{letter.stream}/{letter.key}:{effect_id}"
     return bool(EFFECT_ID.fullmatch(effect_id)) and letter.id.removesuffix(AGAIN) == own_id

@@ -1,5 +1,4 @@
-"""The host, by which one node gives services, limits, background tasks and news to everything that runs on
-it."""
+"""The host: the services, limits, background tasks and events of one node, for the parts that run on it."""
 
 from __future__ import annotations
 
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Request)
 
-
-HEARD_MAX = 10_000
-"""Of how many claims the last change is remembered, as long as answers may be on their way."""
+VERSIONS_MAX = 10_000
+"""The number of claims whose last version is remembered, for answers that come late."""
 
 
 class News:
@@ -35,7 +33,7 @@ class News:
         on_left: called with the id of each membership that has ended.
         on_lost: called when this node has lost its membership and tries to join again.
         on_claim: called with each claim that has changed.
-        on_missed: called when some changes of claims may not have been seen.
+        on_missed: called when changes of claims may have been missed.
     """
 
     def __init__(self) -> None:
@@ -43,43 +41,42 @@ class News:
         self.on_lost: list[Callable[[], None]] = []
         self.on_claim: list[Callable[[Claim], None]] = []
         self.on_missed: list[Callable[[], None]] = []
-        self._heard: dict[str, int] = {}
+        self._versions: dict[str, int] = {}
 
     def left(self, member: str) -> None:
         """Report that a membership has ended."""
-        for tell in self.on_left:
-            tell(member)
+        for notify in self.on_left:
+            notify(member)
 
     def lost(self) -> None:
         """Report that this node has lost its membership."""
-        self._heard.clear()  # a coordinator that lost its data begins all versions anew
-        for tell in self.on_lost:
-            tell()
+        self._versions.clear()  # a coordinator that lost its data starts new versions
+        for notify in self.on_lost:
+            notify()
 
     def claimed(self, claim: Claim) -> None:
         """Report a claim that has changed."""
-        self._heard.pop(claim.key, None)
-        self._heard[claim.key] = claim.version
-        if len(self._heard) > HEARD_MAX:
-            del self._heard[next(iter(self._heard))]
-        for tell in self.on_claim:
-            tell(claim)
+        self._versions.pop(claim.key, None)
+        self._versions[claim.key] = claim.version
+        if len(self._versions) > VERSIONS_MAX:
+            del self._versions[next(iter(self._versions))]
+        for notify in self.on_claim:
+            notify(claim)
 
     def missed(self) -> None:
-        """Report that some changes of claims may not have been seen."""
-        self._heard.clear()
-        for tell in self.on_missed:
-            tell()
+        """Report that changes of claims may have been missed."""
+        self._versions.clear()
+        for notify in self.on_missed:
+            notify()
 
     def overtook(self, answer: Claim) -> bool:
-        """Return True if the claim has changed since the coordinator gave this answer: a report of the change
-        may come first."""
-        return self._heard.get(answer.key, 0) > answer.version
+        """Return whether the claim has changed since the coordinator gave this answer: the report of the
+        change may arrive first."""
+        return self._versions.get(answer.key, 0) > answer.version
 
 
 class Inquiries:
-    """Answers requests of other nodes. A kind of work adds a function for each kind of request that it
-    answers."""
+    """Answers requests of other nodes. Each kind of work adds functions for its requests."""
 
     def __init__(self) -> None:
         self._answers: dict[type, Callable[[Any], Awaitable[Reply]]] = {}
@@ -89,31 +86,31 @@ class Inquiries:
         self, kind: type[R], answer: Callable[[R], Awaitable[Reply]], *, outlives_membership: bool = False
     ) -> None:
         """Add the function that answers requests of a kind. With ``outlives_membership``, it also answers
-        requests that name an earlier membership of this node."""
+        requests for an earlier membership of this node."""
         self._answers[kind] = answer
         if outlives_membership:
             self._lasting.add(kind)
 
     def outlives_membership(self, request: Request) -> bool:
-        """Return True if a request is answered under any membership that this node has had."""
+        """Return whether a request is answered for any earlier membership of this node."""
         return type(request) in self._lasting
 
     async def answer(self, request: Request) -> Reply:
-        """Answer a request. The reply says so if no function answers requests of this kind."""
+        """Answer a request; a reply that isn't ok if this node can't."""
         answer = self._answers.get(type(request))
         if answer is None:
-            return Done(ok=False, text=f"nothing here answers a {type(request).__name__}")
+            return Done(ok=False, text=f"this node answers no {type(request).__name__}")
         return await answer(request)
 
 
 class Host:
-    """The host of a node's parts, which gives them services, limits, clock, background tasks, counts and log.
-    It is made before the parts, and completed when the node starts.
+    """The services, limits, clock, background tasks, counters and log of a node's parts. It is made before
+    the parts, and gets its membership from the node.
 
     Attributes:
-        machine: the shares of processors and of memory in use.
-        tracer: makes spans; None where traces are off.
-        told_to_drain: an event that is set when an operator has asked the node to drain and end.
+        machine: returns the busy share of the processors, and the used share of the memory.
+        tracer: makes spans; None if traces are off.
+        drain_requested: set when an operator has asked the node to drain and end.
         crashed: a future with the error that ended the node, if one did.
         news: reports changes of members and claims.
         inquiries: answers the requests of other nodes.
@@ -140,7 +137,7 @@ class Host:
         self.meter = meter or Meter()
         self.machine = machine
         self.tracer = tracer
-        self.told_to_drain = asyncio.Event()
+        self.drain_requested = asyncio.Event()
         self.stats = Stats()
         self.timings = Timings()
         self.crashed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -151,6 +148,6 @@ class Host:
         self.membership: Membership
 
     def crash(self, error: BaseException) -> None:
-        """End the node, after a failure that can't be repaired while it runs."""
+        """End the node after a failure that needs a restart."""
         if not self.crashed.done():
             self.crashed.set_result(error)

@@ -1,4 +1,4 @@
-"""The contract of all objects that run: each starts once and stops once, in whatever order it is asked."""
+"""Background tasks, and objects that start and stop once, in any order of calls."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ T = TypeVar("T")
 
 AGAIN = Backoff(0.1, 5.0)
 LONG_S = 60.0
-"""After running for so long without a failure, repeated work begins with its shortest pause again."""
+"""Seconds without a failure after which repeated work starts again with the shortest pause."""
 
 
 class Tasks:
     """The background tasks of one node. A task that fails unexpectedly ends the node through ``on_crash``.
 
-    Errors that may be retried are handled where they occur. An error that gets here is a bug or a broken
-    machine, and restarting the node from its checkpoints is better than going on. But work that is repeated
-    (:meth:`repeat`) survives I/O errors, such as no file descriptors, a full disk or a network failure,
-    because a restarted node would meet them again."""
+    Errors that may be retried are handled where they occur. Any other error is a bug or a broken machine, and
+    it is better to restart the node from its checkpoints. But repeated work (:meth:`repeat`) survives I/O
+    errors, such as a full disk or missing file descriptors: a restarted node would have the same errors."""
 
     def __init__(self, on_crash: Callable[[BaseException], None]) -> None:
         self._on_crash = on_crash
@@ -33,7 +32,7 @@ class Tasks:
         self._closed = False
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any] | None:
-        """Run ``work`` in the background. After ``close``, it isn't run, and this returns None."""
+        """Run ``work`` in the background. After ``close``, return None and don't run it."""
         if self._closed:
             work.close()
             return None
@@ -45,8 +44,7 @@ class Tasks:
     def repeat(
         self, loop: Callable[[], Coroutine[Any, Any, Any]], clock: Clock, log: Any
     ) -> asyncio.Task[Any] | None:
-        """Run a loop that never ends in the background. It is started again, after a pause, when an I/O error
-        ends it."""
+        """Run an endless loop in the background. After an I/O error it starts again with a pause."""
         return self.spawn(_repeat(loop, clock, log))
 
     def _done(self, task: asyncio.Task[Any]) -> None:
@@ -81,18 +79,13 @@ async def _repeat(loop: Callable[[], Coroutine[Any, Any, Any]], clock: Clock, lo
         except (Unavailable, OutcomeUnknown, OSError) as error:
             failures = failures + 1 if clock.monotonic() - began_at < LONG_S else 1
             name = getattr(loop, "__qualname__", "a loop")
-            log.error(
-                "an I/O error ended background work; starting it again",
-                work=name,
-                error=str(error),
-                failures=failures,
-            )
+            log.error("background work failed", work=name, error=str(error), failures=failures)
         await clock.sleep(AGAIN.delay_s(failures, clock.random()))
 
 
 async def await_user_code(function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call asynchronous user code, as :func:`holdfast.common.user_code.run_user_code` does. The end of the
-    task that waits for it passes."""
+    """Call asynchronous user code, as :func:`holdfast.common.user_code.run_user_code` does. The cancellation
+    of the waiting task is raised as it is."""
     try:
         return await function(*args, **kwargs)
     except (Exception, GeneratorExit):
@@ -106,9 +99,8 @@ async def await_user_code(function: Callable[P, Awaitable[T]], *args: P.args, **
 
 
 class Startable:
-    """``start`` and ``stop`` may each be called any number of times; they take effect once.
-
-    A stop during the start lets the start finish first. A stop before the start prevents it."""
+    """An object whose ``start`` and ``stop`` take effect once, however often they are called. A stop during
+    the start waits for its end. A stop before the start prevents it."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -116,7 +108,7 @@ class Startable:
         self._ended = False
 
     async def start(self) -> None:
-        """Start to work; returns when ready."""
+        """Start; return when ready."""
         async with self._lock:
             if self._begun or self._ended:
                 return
@@ -124,7 +116,7 @@ class Startable:
             await self._start()
 
     async def stop(self) -> None:
-        """Stop in order; returns when everything is closed."""
+        """Stop; return when everything is closed."""
         async with self._lock:
             if self._ended:
                 return

@@ -10,18 +10,17 @@ from holdfast.common.protocol import FORWARD_OVERHEAD_BYTES
 from holdfast.common.retry import Backoff
 
 FORWARD_BYTES_MAX = 4 << 20
-"""The most bytes of bodies in one forward, unless a single body is larger. With more, other messages would
-wait too long for it."""
+"""The most bytes of bodies in one forward, unless a single body is larger: other messages wait for it."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's limits. Those without a default are settings, described in
-    :class:`~holdfast.config.settings.Config`. The others aren't settings; only tests change them.
+    """A node's limits. Limits without a default are settings, see :class:`~holdfast.config.settings.Config`.
+    Only tests change the others.
 
     Attributes:
-        room_check_s: how long a pump without room waits before it checks again.
+        room_check_s: the time after which a pump without room checks again.
         retry: the pauses between tries of calls that may be repeated.
-        defer: the pauses before a message that no owner had room for is offered again. After
+        defer: the pauses before a message is offered again after no owner had room for it. After
             ``give_back_after`` tries it goes back to the queue for ``give_back_s``, with jitter.
     """
 
@@ -72,5 +71,5 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def forward_bytes_max(self) -> int:
-        """The most bytes of bodies that one call to another node carries, unless a single body is larger."""
+        """The most bytes of bodies in one call to another node, unless a single body is larger."""
         return min(FORWARD_BYTES_MAX, self.max_peer_bytes - FORWARD_OVERHEAD_BYTES)

@@ -1,4 +1,4 @@
-"""A node's membership: how it is joined, renewed and left, and how it ends early on evidence of death."""
+"""A node's membership: it joins, renews and leaves, and a dead node's membership ends early."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from holdfast.ports.coordinator import Load, Member
 from holdfast.rules.cluster.lease import Lease
 
 SILENCE_S = 15.0
-"""How long the coordinator counts as silent after a renewal that failed. The next renewal may take that
+"""Seconds for which the coordinator counts as silent after a failed renewal: the next one may take as
 long."""
 
 
 class Membership:
     """This node's membership and its view of the others. ``load`` returns the load that the node reports.
 
-    When the membership is lost, the node joins again, and ``joined`` is set again once that is done."""
+    A node that has lost its membership joins again; ``joined`` is set while it is a member."""
 
     def __init__(self, host: Host, load: Callable[[], Load]) -> None:
         self._host = host
@@ -40,7 +40,8 @@ class Membership:
         self.joined = asyncio.Event()
         self.id = ""
         self.misfit = ""
-        """Why the node can't join while a member lives that it couldn't call; empty if there is none."""
+        """Why the node can't join: a living member has no protocol version in common with it; "" without
+        one."""
         self._view = View(host)
         host.news.on_left.append(self._member_left)
 
@@ -51,23 +52,23 @@ class Membership:
 
     @property
     def alive(self) -> bool:
-        """True while the membership may be trusted; past its deadline nothing new is started."""
+        """True while the membership may be trusted. After its deadline the node starts nothing new."""
         return self.joined.is_set() and self._lease.holds(self._clock.monotonic())
 
     @property
     def stands(self) -> bool:
-        """True while ``alive``, and after that while the coordinator doesn't answer, because nobody has said
-        that the membership is over. Use it only for actions that the state store checks anyway. A node that
-        was paused hasn't asked the coordinator lately, so this is False until the coordinator answers."""
+        """True while ``alive``, and after that while the coordinator is silent, because the membership may
+        still stand. Use it only for actions that the state store checks anyway. False for a node that was
+        paused, until the coordinator answers: it hasn't asked the coordinator lately."""
         return self.alive or (self.joined.is_set() and self._clock.monotonic() < self._silent_until)
 
     def cut_off(self) -> None:
-        """Note that another node has opened a stream of this one, so the coordinator is silent for this node
-        alone. ``stands`` is then False until the coordinator answers."""
+        """Note that another node has opened a stream of this one: the coordinator is silent only for this
+        node. ``stands`` is then False until the coordinator answers."""
         if not self.alive and not self._cut_off:
             self._cut_off = True
             self._silent_until = -math.inf
-            self._log.warning("others reach the coordinator; waiting for its answer", member=self.id)
+            self._log.warning("node cut off from the coordinator", member=self.id)
 
     async def start(self, address: str) -> None:
         """Join under ``address`` and keep the membership alive."""
@@ -84,7 +85,7 @@ class Membership:
         try:
             await self._coordinator.leave(self.id)
         except HoldfastError as error:
-            self._log.warning("could not leave; the membership lapses by itself", error=str(error))
+            self._log.warning("cannot leave", error=str(error), fix="none: the membership lapses by itself")
 
     def _has_left(self) -> bool:
         return self._left
@@ -96,7 +97,7 @@ class Membership:
         tries = 0
         while True:
             self.id = self._clock.new_id()
-            if tries:  # the try before may have taken effect, and streams been given to this node since
+            if tries:  # the previous try may have taken effect, and other nodes may have given it streams
                 self._host.news.lost()
             sent_at = self._clock.monotonic()
             try:
@@ -109,7 +110,7 @@ class Membership:
                 if error.retry is Retry.NEVER:
                     raise
                 tries += 1
-                self._log.warning("can't join yet", error=str(error))
+                self._log.warning("cannot join", error=str(error))
                 await self._clock.sleep(self._backoff.delay_s(tries, self._clock.random()))
         self._has_joined()
 
@@ -119,21 +120,20 @@ class Membership:
         self._log.info("joined", member=self.id, address=self._address)
 
     async def _reach_self(self) -> None:
-        """Check that this node can be reached at its own address: one that others can't reach must not own
-        anything."""
+        """Check that this node can be reached at its own address: an unreachable node must own no stream."""
         try:
             reply = await self._peer.call(self._address, Probe(self.id), self._limits.peer_timeout_s)
         except OutcomeUnknown as error:
             raise Unavailable(f"no answer from this node's own address {self._address}: {error}") from error
         if isinstance(reply, UnknownMember):
             raise ConfigError(
-                f"another node answers at {self._address}; set advertise to an address that reaches this node"
+                f"another node answers at {self._address}; set advertise to an address of this node"
             )
 
     async def _fit_in(self) -> None:
-        """Read the members, and leave again if one of them can't be called: neither could forward anything to
-        the other. Of two that join at once, each sees the other this way."""
-        await self._view.refresh_quietly()  # the membership is valid, whether or not this is answered
+        """Read the members, and leave again if one of them has no protocol version in common: the two
+        couldn't forward messages to each other. Two nodes that join at once see each other this way."""
+        await self._view.refresh_quietly()  # the membership is valid without an answer too
         self.misfit = ""
         for member in self.view.values():
             theirs = member.load.speaks
@@ -154,12 +154,12 @@ class Membership:
                 self._lease = self._lease.renewed(sent_at)
                 self._silent_until, self._cut_off = -math.inf, False
                 if not self.joined.is_set() and not self._has_left():
-                    self._has_joined()  # an I/O error had ended the join after it took effect
+                    self._has_joined()  # an I/O error ended the join after it took effect
                 await self.refresh()
             except MembershipLost:
                 if self._has_left():
                     return
-                self._log.warning("membership lost; joining again", member=self.id)
+                self._log.warning("membership lost", member=self.id, fix="none: the node joins again")
                 self.joined.clear()
                 self._cut_off = False
                 self._host.news.lost()
@@ -167,7 +167,7 @@ class Membership:
             except HoldfastError as error:
                 if error.retry in (Retry.SAFE, Retry.SAME) and not self._cut_off:
                     self._silent_until = self._clock.monotonic() + SILENCE_S
-                self._log.warning("could not renew", error=str(error))
+                self._log.warning("cannot renew the membership", error=str(error))
 
     async def _watch_neighbour(self) -> None:
         """Hold a connection to the next member in the ring of ids. If it breaks, probe that member."""
@@ -187,7 +187,7 @@ class Membership:
                 gone.cancel()
                 continue
             await self.suspect(neighbour.id)
-            if neighbour.id in self.view:  # it is alive after all: avoid a hot loop
+            if neighbour.id in self.view:  # it is alive: avoid a hot loop
                 await self._clock.sleep(self._limits.renew_s)
 
     def _neighbour(self) -> Member | None:
@@ -199,13 +199,13 @@ class Membership:
 
     def _member_left(self, member: str) -> None:
         if member == self.id:
-            self.renew_now.set()  # find out at once
+            self.renew_now.set()  # the answer says whether it is true
 
     async def refresh(self) -> None:
-        """Read the living members and their loads. Raises what the coordinator raises."""
+        """Read the living members and their loads. Raises the coordinator's errors."""
         await self._view.refresh()
 
     async def suspect(self, member: str) -> None:
-        """Probe a member whose connection failed, and evict it if its process is gone."""
+        """Probe a member after a failed connection, and evict it if its process has ended."""
         if member != self.id:
             await self._view.suspect(member)

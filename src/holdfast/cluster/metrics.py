@@ -16,9 +16,10 @@ A_MILLION = 1_000_000
 
 
 class NodeMetrics(Collector):
-    """Reads a node's counters, times and load at each request for metrics. ``gauges`` returns further
-    numbers, each with its name and meaning, and ``numbers`` those with a label; ``waiting`` returns how many
-    streams wait, by cause. ``prices`` are those of a million calls, by service and operation."""
+    """Reads a node's counters, times and load at each request for metrics. ``gauges`` returns further numbers
+    with their names and meanings, and ``numbers`` further metrics with a label. ``waiting`` returns the
+    number of waiting streams, by cause. ``prices`` are dollars for a million calls, by service and
+    operation."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class NodeMetrics(Collector):
         self._prices = prices or {}
 
     def collect(self) -> Iterable[Metric]:
-        """Return every counter as ``holdfast_…_total``, gauges of what the node holds now, and histograms."""
+        """Return the counters as ``holdfast_…_total``, the gauges and the histograms."""
         for name, value in msgspec.structs.asdict(self._host.stats).items():
             yield CounterMetricFamily(f"holdfast_{name}", MEANINGS[name], value=value)
         yield from self._spans()
@@ -47,7 +48,7 @@ class NodeMetrics(Collector):
         for name, text, number in self._gauges():
             yield GaugeMetricFamily(f"holdfast_{name}", text, value=number)
         waiting = GaugeMetricFamily(
-            "holdfast_waiting_streams", "Owned streams that wait, by what for.", labels=["reason"]
+            "holdfast_waiting_streams", "Owned streams that wait, by cause.", labels=["reason"]
         )
         for reason, count in sorted(self._waiting().items()):
             waiting.add_metric([reason], count)
@@ -72,19 +73,19 @@ class NodeMetrics(Collector):
         )
         yield CounterMetricFamily(
             "holdfast_spans_dropped",
-            "Spans that were lost: more than may wait, or not taken in time.",
+            "Lost spans: too many waited, or the collector was too slow.",
             value=dropped,
         )
 
     def _calls(self) -> Metric:
-        text = "Calls to paid and shared services, whatever came of them, handlers' fetches included."
+        text = "Calls to paid and shared services, failed ones and handlers' fetches included."
         calls = CounterMetricFamily("holdfast_api_calls", text, labels=["service", "operation"])
         for names, count in sorted(self._host.meter.calls.items()):
             calls.add_metric(names, count)
         return calls
 
     def _dollars(self) -> Metric:
-        text = "What these calls cost at list price, in dollars; services of unknown price are left out."
+        text = "The list price of these calls, in dollars, without services of unknown price."
         dollars = CounterMetricFamily("holdfast_api_dollars", text, labels=["service"])
         sums: dict[str, float] = {service: 0.0 for service, _ in self._prices}
         for (service, operation), count in self._host.meter.calls.items():
@@ -103,7 +104,7 @@ class NodeMetrics(Collector):
             yield family
 
     def _labelled(self) -> Iterable[Metric]:
-        """Return the numbers with a label; kinds of work that have the same ones share a metric."""
+        """Return the metrics with a label, which kinds of work may share."""
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         for kind, name, text, label, values in self._numbers():
             made = CounterMetricFamily if kind == "counter" else GaugeMetricFamily

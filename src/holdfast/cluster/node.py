@@ -24,26 +24,26 @@ MAINTENANCE_S = 600.0
 
 
 class Work(Protocol):
-    """One kind of work on a node. Its :class:`~holdfast.cluster.host.Host` lets it answer requests of other
-    nodes, and follow changes of members and claims."""
+    """One kind of work on a node. By its :class:`~holdfast.cluster.host.Host` it answers requests of other
+    nodes, and follows changes of members and claims."""
 
     async def prepare(self) -> None:
-        """Prepare what must work before the node joins. Raises ConfigError."""
+        """Do the work that must succeed before the node joins. Raises ConfigError."""
 
     def begin(self, address: str) -> None:
-        """Start to receive. The node has joined, and others reach it at ``address``."""
+        """Start to receive. The node has joined under ``address``."""
 
     async def drain(self) -> None:
-        """Take nothing new, and move owned work to other nodes or give it back to the queue."""
+        """Take no new work, and move owned work to other nodes or back to the queue."""
 
     async def close(self) -> None:
-        """Release what ``prepare`` made."""
+        """Release the resources of ``prepare``."""
 
     def load(self) -> Load:
         """Return the load that the node reports."""
 
     async def maintain(self) -> None:
-        """Delete what has been kept long enough."""
+        """Delete expired data."""
 
 
 class NodePart(NamedTuple):
@@ -54,9 +54,9 @@ class NodePart(NamedTuple):
 
 
 class Node(Startable):
-    """Joins the cluster, serves peers and runs its work until it is stopped. If it crashes, ``host.crashed``
-    has the error. ``metrics`` brings its metrics somewhere, if that is asked for, and ``page`` tells them;
-    ``app`` is the name of the app, ``version`` that of Holdfast, ``revision`` what runs here."""
+    """A member of the cluster that serves peers and runs its work until it is stopped. If it crashes,
+    ``host.crashed`` has the error. ``metrics`` pushes its metrics, and ``page`` serves them. ``app`` is the
+    name of the app, ``version`` the version of Holdfast, and ``revision`` the revision of the app."""
 
     def __init__(
         self,
@@ -71,7 +71,6 @@ class Node(Startable):
     ) -> None:
         super().__init__()
         self.host = host
-        """The services and settings of the node."""
         self._app, self._version, self._revision = app, version, revision
         self._started_at = host.clock.wall()
         self._works = works
@@ -92,16 +91,15 @@ class Node(Startable):
         await host.membership.start(address)
         for work in self._works:
             work.begin(address)
-        host.tasks.spawn(self._tell_namesakes())
+        host.tasks.spawn(self._check_name())
         if self._metrics is not None:
             host.tasks.repeat(self._metrics.run, host.clock, host.log)
         host.tasks.repeat(self._maintain, host.clock, host.log)
         if host.limits.balance_s:
             host.tasks.repeat(self._balancer.run, host.clock, host.log)
 
-    async def _tell_namesakes(self) -> None:
-        """Warn if another living node has the same name: ids keep memberships apart, but people use the
-        names."""
+    async def _check_name(self) -> None:
+        """Warn if another living node has the same name, which would confuse people."""
         host = self.host
         for member in list(host.membership.view.values()):
             if member.name != host.name or member.foreign or member.id == host.membership.id:
@@ -109,17 +107,18 @@ class Node(Startable):
             try:
                 reply = await host.peer.call(member.address, Probe(member.id), host.limits.peer_timeout_s)
             except HoldfastError:
-                continue  # perhaps this node's predecessor, whose membership is about to end
+                continue  # perhaps this node's predecessor, whose membership ends soon
             if isinstance(reply, Done):
                 host.log.warning(
-                    "another living node has this name; give each its own: set node_name, or leave it out",
+                    "another living node has this name",
                     name=host.name,
                     member=member.id,
                     address=member.address,
+                    fix="set another node_name, or none",
                 )
 
     async def _stop(self) -> None:
-        """Drain, leave the cluster, and close all parts. What can't be moved in time goes back to the
+        """Drain, leave the cluster, and close all parts. Work that can't be moved in time goes back to the
         queue."""
         host = self.host
         host.draining = True
@@ -139,7 +138,7 @@ class Node(Startable):
         await host.peer.close()
 
     def abandon(self) -> None:
-        """Stop at once, as in a crash: nobody is told."""
+        """Stop at once, as in a crash."""
         self.host.tasks.cancel()
 
     def load(self) -> Load:
@@ -184,7 +183,7 @@ class Node(Startable):
         if isinstance(request, Probe):
             return Done()
         if isinstance(request, Drain):
-            self.host.told_to_drain.set()
+            self.host.drain_requested.set()
             return Done()
         return await self.host.inquiries.answer(request)
 

@@ -1,5 +1,5 @@
-"""Receives messages from one queue while there is room, and hands each to a function. It opens as many
-receives at once as the load needs."""
+"""Receives messages from one queue while there is room, and passes each to a function. The number of
+concurrent receives follows the load."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.ports.queue import DeadLetter, Delivery, Queue
 
 Seen = dict[str, dict[int, int]]
-"""By key and run: the number of the last message."""
+"""The number of the last message, by key and run."""
 
 Take = Callable[[Delivery, Receipt, Seen], None]
-"""Takes a delivery. The last argument is the same for all deliveries of one receive, to note what came
-before."""
+"""Takes a delivery. All deliveries of one receive share the last argument, to note earlier messages."""
 
 
 class Pump:
-    """Receives while ``may`` returns True, and no more at once than there is room for. ``take`` raises
-    InvalidMessage for a message without a usable key, which is dead-lettered and doesn't stop the pump.
-    ``hide_s``: how long the queue hides a received message before it is first extended. ``reception`` is told
-    when the node receives nothing."""
+    """Receives while ``may`` returns True, and at most as many messages as ``room`` returns. ``take`` raises
+    InvalidMessage for a message without a usable key, which is dead-lettered. ``hide_s``: the time for which
+    the queue hides a received message before it is first extended. ``reception`` counts the time in which the
+    node receives nothing."""
 
     def __init__(
         self,
@@ -61,8 +60,8 @@ class Pump:
         self.stopping = False
 
     async def run(self) -> None:
-        """Receive until ``stopping``. A receive under way is allowed to end, so that nothing it brought
-        stays hidden."""
+        """Receive until ``stopping``. A receive that has begun may end, so that no received message stays
+        hidden."""
         async with asyncio.TaskGroup() as polls:
             self._join(polls)
 
@@ -90,9 +89,7 @@ class Pump:
                 failures += 1
                 self._polling.failed()
                 self._reception.failed(self._clock.monotonic())
-                self._log.warning(
-                    "could not receive messages; trying again", stream=self._stream, error=str(error)
-                )
+                self._log.warning("cannot receive messages", stream=self._stream, error=str(error))
                 await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
                 continue
             failures, began_at, ended_at = 0, ended_at, self._clock.monotonic()
@@ -120,7 +117,7 @@ class Pump:
         return len(deliveries)
 
     async def bring(self, deliveries: Sequence[Delivery]) -> None:
-        """Hand deliveries that the queue has just made to ``take``, and set the malformed ones aside."""
+        """Pass new deliveries to ``take``, and dead-letter the malformed ones."""
         now = self._clock.monotonic()
         expires_at = now + self._hide_s
         self._stats.received += len(deliveries)
@@ -135,9 +132,9 @@ class Pump:
             await self._set_aside(delivery, reason)
 
     def _trace(self, tracer: Tracer, deliveries: Sequence[Delivery], began_ns: int) -> None:
-        """Record a receive that brought messages of recorded traces, as their producers began them."""
-        told = (delivery.attributes.get(TRACEPARENT) for delivery in deliveries)
-        causes = [each for each in told if each and tracer.is_recorded(each)]
+        """Record a receive with messages of recorded traces, which their producers began."""
+        parents = (delivery.attributes.get(TRACEPARENT) for delivery in deliveries)
+        causes = [each for each in parents if each and tracer.is_recorded(each)]
         if causes:
             attributes = {
                 **conventions.operation(conventions.RECEIVE, self._stream),
@@ -147,8 +144,8 @@ class Pump:
             tracer.begin_for(causes, name, "client", attributes, start_ns=began_ns).end()
 
     async def _set_aside(self, delivery: Delivery, error: InvalidMessage) -> None:
-        """Dead-letter a message without a key. No commit can name it, so the dead letter is sent first, then
-        the message is deleted."""
+        """Dead-letter a message without a key. No commit covers it, so the dead letter is sent before the
+        message is deleted."""
         self._stats.malformed += 1
         self._log.warning("malformed message", stream=self._stream, message=delivery.id, error=str(error))
         letter = DeadLetter(

@@ -1,5 +1,5 @@
-"""Questions to services for a node's metrics: asked when somebody reads the metrics, and at most once in a
-certain time."""
+"""Questions to services for a node's metrics: asked when the metrics are read, at most once in an
+interval."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from holdfast.cluster.host import Host
 T = TypeVar("T")
 
 ANSWER_S = 2.0
-"""How long a reader of the metrics waits for an answer."""
+"""Seconds that a reader of the metrics waits for an answer."""
 
 KNOWN_TIMES = 3
-"""An answer counts until the next one should have come so many times."""
+"""The number of intervals for which an answer counts."""
 
 REST_TIMES = 50
-"""A service that takes long to answer rests for so many times as long: counts of deep queues cost it work."""
+"""The pause after a slow answer, as a multiple of its time: counting a deep queue costs the service work."""
 
 
 class ServiceQuestion(Generic[T]):
-    """One question to a service, asked at most every ``every_s`` seconds, and less often if its answer takes
-    long. ``about`` says in the log what it is."""
+    """One question to a service, asked at most every ``every_s`` seconds, and less often if its answers take
+    long. ``about`` names it in the log."""
 
     def __init__(self, host: Host, about: str, ask: Callable[[], Awaitable[T]], every_s: float) -> None:
         self._host = host
@@ -41,8 +41,8 @@ class ServiceQuestion(Generic[T]):
     def _pause_s(self) -> float:
         return max(self._every_s, REST_TIMES * self._took_s)
 
-    async def look(self) -> None:
-        """Ask if it is time, and wait a moment for the answer. A later one is for the next reader."""
+    async def refresh(self) -> None:
+        """Ask if it is time, and wait a moment for the answer. The next reader gets a later answer."""
         now = self._host.clock.monotonic()
         if self._idle.is_set() and (self._asked_at is None or now >= self._asked_at + self._pause_s):
             self._asked_at = now
@@ -53,13 +53,13 @@ class ServiceQuestion(Generic[T]):
 
     @property
     def answer(self) -> T | None:
-        """The last answer; None if it isn't known: the last question failed, or has no answer for long."""
+        """The last answer; None if the last question failed, or the answer is too old."""
         known_s = self._host.clock.monotonic() - self._answered_at
         return self._answer if known_s < KNOWN_TIMES * self._pause_s else None
 
     @property
     def failed(self) -> bool:
-        """True if the question was asked and the answer isn't known."""
+        """True if the question was asked and has no answer."""
         return self._asked_at is not None and self.answer is None
 
     async def _ask(self) -> None:
@@ -70,8 +70,6 @@ class ServiceQuestion(Generic[T]):
             self._took_s = self._answered_at - asked_at
         except Exception as error:  # noqa: BLE001 - an adapter of another package may raise anything
             self._answer = None
-            self._host.log.debug(
-                "a service does not tell for the metrics", about=self._about, error=repr(error)
-            )
+            self._host.log.debug("cannot read a service's metrics", about=self._about, error=repr(error))
         finally:
             self._idle.set()

@@ -1,5 +1,5 @@
-"""The metrics of the services that a node uses: how full queues are, what is at risk, and what holds a
-database up."""
+"""The metrics of the services that a node uses: depths of queues, risks, and what keeps a database from
+cleaning up."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from holdfast.ports.queue import Queue
 from holdfast.ports.state import DatabaseHealth, Risk
 
 FREE_EVERY_S = 10.0
-"""How often a queue is asked whose calls cost almost nothing."""
+"""The interval for queues with cheap calls."""
 
 PAID_EVERY_S = 60.0
-"""How often one is asked whose calls cost money."""
+"""The interval for queues whose calls cost money."""
 
 HEALTH_EVERY_S = 30.0
 RISKS_EVERY_S = 300.0
@@ -28,8 +28,8 @@ Health = Callable[[], Awaitable[Mapping[str, DatabaseHealth]]]
 
 
 class ServiceMetrics(Collector):
-    """Asks ``queues`` for their depths, ``risks`` for what the settings of servers put at risk, and
-    ``health`` for how databases are. What isn't known is left out: a gauge at 0 would say that it is."""
+    """Reads the depths of ``queues``, the ``risks`` of the servers' settings, and the ``health`` of
+    databases. Unknown numbers are left out: a gauge at 0 would be wrong."""
 
     def __init__(self, host: Host, queues: Mapping[str, Queue], risks: Risks, health: Health) -> None:
         self._depths = {
@@ -38,17 +38,17 @@ class ServiceMetrics(Collector):
             )
             for name, queue in queues.items()
         }
-        self._tells_age = {name for name, queue in queues.items() if queue.tells_lag}
+        self._has_age = {name for name, queue in queues.items() if queue.tells_lag}
         self._risks = ServiceQuestion(host, "risks", risks, RISKS_EVERY_S)
         self._health = ServiceQuestion(host, "databases", health, HEALTH_EVERY_S)
 
-    async def look(self) -> None:
-        """Ask what is due; call this before the metrics are read."""
-        depths = [asked.look() for asked in self._depths.values()]
-        await asyncio.gather(*depths, self._risks.look(), self._health.look())
+    async def refresh(self) -> None:
+        """Ask the services that are due; call this before the metrics are read."""
+        depths = [depth.refresh() for depth in self._depths.values()]
+        await asyncio.gather(*depths, self._risks.refresh(), self._health.refresh())
 
     def ready(self) -> dict[str, int]:
-        """Return how many messages are ready in each queue whose depth is known."""
+        """Return the number of ready messages in each queue whose depth is known."""
         answers = {name: asked.answer for name, asked in self._depths.items()}
         return {name: depth.ready for name, depth in answers.items() if depth is not None}
 
@@ -57,8 +57,8 @@ class ServiceMetrics(Collector):
         yield from self._of_databases()
         found = GaugeMetricFamily(
             "holdfast_store_risks",
-            "What the settings of queue and state store put at risk, by how bad it is: `failed` says that"
-            " commits will be lost, `warning` that they may be in an accident. `holdfast doctor` names each.",
+            "Risks from the settings of queue and state store, by severity: `failed` will lose commits,"
+            " `warning` may lose them in an accident. `holdfast doctor` names each.",
             labels=["verdict"],
         )
         if (risks := self._risks.answer) is not None:
@@ -71,7 +71,7 @@ class ServiceMetrics(Collector):
             "holdfast_queue_messages",
             "Messages in a queue that nodes of this app receive from. `ready` ones wait, `in_flight` ones are"
             " with a node, `delayed` ones are hidden until their time, and `dead` ones are dead letters."
-            " Every node tells the same: take the maximum over nodes, not the sum.",
+            " Every node shows the same number: take the maximum over nodes, not the sum.",
             labels=["queue", "state"],
         )
         age = GaugeMetricFamily(
@@ -84,27 +84,27 @@ class ServiceMetrics(Collector):
                 continue
             for state in ("ready", "in_flight", "delayed", "dead"):
                 messages.add_metric([name, state], getattr(depth, state))
-            if name in self._tells_age:
+            if name in self._has_age:
                 age.add_metric([name], depth.lag_s)
         yield messages
         yield age
         failed = sum(asked.failed for asked in self._depths.values())
         yield GaugeMetricFamily(
             "holdfast_queues_unknown",
-            "Queues that didn't tell how full they are when asked last.",
+            "Queues that didn't answer the last question for their depth.",
             value=failed,
         )
 
     def _of_databases(self) -> Iterable[Metric]:
         snapshot = GaugeMetricFamily(
             "holdfast_database_snapshot_seconds",
-            "How old the oldest snapshot is that keeps PostgreSQL from removing old versions of rows, by who"
-            " holds it: a `transaction` or a `prepared` one.",
+            "The age of the oldest snapshot that keeps PostgreSQL from removing old versions of rows, by its"
+            " holder: a `transaction` or a `prepared` one.",
             labels=["setting", "holder"],
         )
         behind = GaugeMetricFamily(
             "holdfast_database_snapshot_transactions",
-            "How many transactions came after that snapshot, by who holds it: also a replication `slot`, or a"
+            "The number of transactions after that snapshot, by its holder: also a replication `slot`, or a"
             " `standby` by its feedback.",
             labels=["setting", "holder"],
         )

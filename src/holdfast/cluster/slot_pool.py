@@ -1,6 +1,6 @@
 """The slots of one kind of work on a node: made, kept warm, counted when they die, and ended.
 
-Which work goes to which slot, and for how long, each kind of work decides for itself.
+Each kind of work decides itself which work goes to which slot, and for how long.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ S = TypeVar("S", bound=Slot)
 
 
 class SlotPool(Generic[S]):
-    """Slots that are at work, and spares.
+    """Busy slots, and spares.
 
     Args:
         maker: makes the slots.
-        spawn: has it make one.
+        spawn: has the maker make one.
         host: the node.
-        spare: how many slots are kept warm beside those at work, to replace one that dies.
-        on_spare: told that there is one more.
+        spare: the number of warm slots that can replace one that dies.
+        on_spare: called after each new spare.
     """
 
     def __init__(
@@ -46,28 +46,28 @@ class SlotPool(Generic[S]):
         self._backoff = Backoff(0.2, 10.0)
 
     async def first(self) -> S:
-        """A slot to begin with. Raises ConfigError if the app can't load."""
+        """Return the first slot. Raises ConfigError if the app can't load."""
         return await self._spawn()
 
     def warm_up(self) -> None:
-        """Begin to make the spares."""
+        """Start to make the spares."""
         for _ in range(self._spare):
             self._tasks.spawn(self._keep_spare())
 
     async def close(self) -> None:
-        """End every slot, and make no more."""
+        """End every slot, and make no new ones."""
         self.closed = True
         await self._maker.close()
 
     def take(self) -> S | None:
-        """A spare, in whose place another is made; None if there is none."""
+        """Return a spare, and make another in its place; None without a spare."""
         if not self._spares:
             return None
         self._tasks.spawn(self._keep_spare())
         return self._spares.pop(0)
 
     async def spawn(self) -> S | None:
-        """A new slot, however often it must be tried; None once the pool is closed."""
+        """Return a new slot, after as many tries as it takes; None once the pool is closed."""
 
         async def spawn() -> S | None:
             return None if self.closed else await self._spawn()
@@ -76,19 +76,19 @@ class SlotPool(Generic[S]):
             if not isinstance(error, HoldfastError):
                 raise error
             if not isinstance(error, ConfigError):
-                self._log.warning("could not start a slot", error=str(error))
+                self._log.warning("cannot start a slot", error=str(error))
             elif not self.closed:
-                self._log.error("the app does not load in a new slot", error=str(error))
+                self._log.error("cannot load the app in a new slot", error=str(error))
 
         return await retry_call(spawn, self._clock, self._backoff, failed)
 
     def died(self, slot: S, gone: Exit) -> None:
-        """A slot has ended that should not have."""
+        """Count and log a slot that ended unexpectedly."""
         self._stats.slot_deaths += 1
         self._log.warning("slot died", slot=slot.name, reason=gone.reason)
 
     async def _keep_spare(self) -> None:
-        """Make a spare, and another one if it dies before it is taken."""
+        """Make a spare, and another one if it dies unused."""
         slot = await self.spawn()
         if slot is None:
             return

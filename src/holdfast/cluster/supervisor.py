@@ -1,4 +1,4 @@
-"""Starts several nodes of one program, each as a process, and restarts those that end. The exit of a process
+"""Starts several nodes of one program, each as a process, and restarts nodes that end. The exit of a process
 is evidence of its node's death."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Coordinator
 
 SHORT_LIFE_S = 30.0
-"""A node that ends sooner than this counts as failed to start; one that lived longer is restarted without a
-long pause."""
+"""A node that ends sooner counts as failed to start; a node that lived longer is restarted without a long
+pause."""
 
 AGAIN = Backoff(0.5, 30.0)
 NOT_STARTED = 1
@@ -37,8 +37,8 @@ class NodeProcess(Protocol):
 
 
 class NodeLife:
-    """One process of a node. Each has a name of its own, so that its membership is never confused with that
-    of its predecessor."""
+    """One process of a node. Each has its own name, so that its membership can't be confused with its
+    predecessor's."""
 
     __slots__ = ("child", "name")
 
@@ -47,18 +47,18 @@ class NodeLife:
         self.child = child
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; nothing happens if the process has ended."""
+        """Send a signal, unless the process has ended."""
         with contextlib.suppress(ProcessLookupError):
             self.child.send_signal(number)
 
 
 class Supervisor(Startable):
-    """Starts a process for each of ``names`` and restarts it when it dies, with growing pauses if it keeps
-    dying. The membership of a dead node is ended at once.
+    """Starts a process for each of ``names``, and restarts it when it dies, with growing pauses if it keeps
+    dying. It ends the membership of a dead node at once.
 
     ``launch`` starts a node under the given name, or raises Unavailable. A node whose exit code is in
-    ``final`` isn't restarted; ``ended`` is set when all nodes have ended in this way. ``stop`` lets the nodes
-    drain for ``drain_timeout_s``, then kills them."""
+    ``final`` isn't restarted; ``ended`` is set when all nodes have ended so. ``stop`` lets the nodes drain
+    for ``drain_timeout_s``, then kills them."""
 
     def __init__(
         self,
@@ -80,29 +80,30 @@ class Supervisor(Startable):
         self._final = final
         self._drain_timeout_s = drain_timeout_s
         self._stopping = asyncio.Event()
-        self._keepers: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
         self.lives: dict[str, NodeLife] = {}
         """The living processes, by the names that the supervisor was given."""
         self.ended = asyncio.Event()
         self.codes: dict[str, int] = {}
-        """The exit codes of nodes that have ended for good."""
+        """The final exit codes of nodes, by name."""
 
     async def _start(self) -> None:
         for name in self._names:
-            keeper = asyncio.create_task(self._keep(name))
-            self._keepers.add(keeper)
-            keeper.add_done_callback(self._kept)
+            runner = asyncio.create_task(self._keep(name))
+            self._running.add(runner)
+            runner.add_done_callback(self._ran)
 
-    def _kept(self, keeper: asyncio.Task[None]) -> None:
-        self._keepers.discard(keeper)
-        if not self._keepers:
+    def _ran(self, runner: asyncio.Task[None]) -> None:
+        self._running.discard(runner)
+        if not self._running:
             self.ended.set()
 
     async def _stop(self) -> None:
         self._stopping.set()
         self._signal_all(signal.SIGTERM)
         if not await self._clock.wait(self.ended, self._drain_timeout_s):
-            self._log.warning("killing nodes that did not drain in time", nodes=self._living())
+            nodes = [life.name for life in self.lives.values()]
+            self._log.warning("drain timed out; nodes killed", nodes=nodes)
             self._signal_all(signal.SIGKILL)
             await self.ended.wait()
 
@@ -114,9 +115,6 @@ class Supervisor(Startable):
     def _signal_all(self, number: signal.Signals) -> None:
         for life in self.lives.values():
             life.signal(number)
-
-    def _living(self) -> list[str]:
-        return [life.name for life in self.lives.values()]
 
     async def _keep(self, name: str) -> None:
         failures = 0
@@ -131,12 +129,12 @@ class Supervisor(Startable):
                 return
 
     async def _live(self, name: str) -> int:
-        """Run a node until it ends; returns its exit code."""
+        """Run a node until it ends; return its exit code."""
         own_name = f"{name}-{self._clock.new_id()[-4:]}"
         try:
             child = await self._launch(own_name)
         except HoldfastError as error:
-            self._log.error("could not start a node", node=own_name, error=str(error))
+            self._log.error("cannot start a node", node=own_name, error=str(error))
             return NOT_STARTED
         life = self.lives[name] = NodeLife(own_name, child)
         if self._stopping.is_set():
@@ -153,9 +151,9 @@ class Supervisor(Startable):
         try:
             for member in await self._coordinator.members():
                 if member.name == name and await self._coordinator.evict(member.id):
-                    self._log.info("evicted a dead node", node=name, member=member.id)
+                    self._log.info("dead node evicted", node=name, member=member.id)
         except (HoldfastError, OSError) as error:
-            self._log.warning("could not evict a dead node; it lapses by itself", node=name, error=str(error))
+            self._log.warning("cannot evict a dead node", node=name, error=str(error))
 
 
 def _cause(code: int) -> str:

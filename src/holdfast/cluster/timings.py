@@ -15,10 +15,10 @@ SHORT_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 """The bounds for what should take milliseconds, in seconds."""
 
 LONG_S = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
-"""The bounds for what may take hours, in seconds."""
+"""Bounds for durations up to hours, in seconds."""
 
 STALL_S = (0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""The bounds for stalls, in seconds: fine where a lost node's streams should go on elsewhere, below 0.3 s."""
+"""Bounds for stalls, in seconds: fine below 0.3 s, where a lost node's streams should go on elsewhere."""
 
 
 class Histogram:
@@ -32,7 +32,7 @@ class Histogram:
         self.sum_s = 0.0
 
     def note(self, seconds: float, times: int = 1) -> None:
-        """Add a duration, or several of the same length. One below 0, as clocks that are set may give, counts
+        """Add a duration, or several equal ones. A duration below 0, as after a change of the clock, counts
         as 0."""
         if seconds < 0.0:
             seconds = 0.0
@@ -40,7 +40,7 @@ class Histogram:
         self.sum_s += seconds * times
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Return how many durations are at most as long as each bound, as Prometheus writes them."""
+        """Return the number of durations up to each bound, in Prometheus' form."""
         found, below = [], 0
         for bound, count in zip((*self._bounds, math.inf), self.counts, strict=True):
             below += count
@@ -58,7 +58,7 @@ class TimingsBy:
         self._by: dict[str, Histogram] = {}
 
     def of(self, value: str) -> Histogram:
-        """Return the histogram of a declared name. It exists from then on, so that it begins at 0."""
+        """Return the histogram of a declared name, which starts at 0 with the first call."""
         found = self._by.get(value)
         if found is None:
             found = self._by[value] = Histogram(self._bounds)
@@ -69,7 +69,7 @@ class TimingsBy:
         return {value: self.of(value) for value in values}
 
     def total(self) -> Sequence[int]:
-        """Return the counts of all histograms together, bucket by bucket."""
+        """Return the sums of all histograms, by bucket."""
         return [sum(counts) for counts in zip(*(each.counts for each in self._by.values()), strict=True)]
 
     def items(self) -> Iterable[tuple[str, Histogram]]:
@@ -78,7 +78,7 @@ class TimingsBy:
 
 
 class Timings:
-    """All that a node times. Each attribute is a metric of that name."""
+    """The durations that a node measures. Each attribute is a metric of that name."""
 
     def __init__(self) -> None:
         self.delivery_seconds = TimingsBy(

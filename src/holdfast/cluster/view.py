@@ -1,5 +1,5 @@
-"""The living members as one process sees them: read from the coordinator, watched, and probed on evidence of
-death."""
+"""The living members from the view of one process: read from the coordinator, watched, and probed when
+suspect."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ PROBES = 2
 class View:
     """The living members by id. It reports changes of members and claims to the host's ``news``.
 
-    ``changed`` is set when members come or go; the code that waits for it clears it. ``on_left`` is called
-    with each member that has ended, as it was last known; again once the coordinator tells how it ended."""
+    ``changed`` is set when members join or leave; the code that waits for it clears it. ``on_left`` is called
+    with the last known record of each member that has ended; again when the coordinator reports how it
+    ended."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -32,7 +33,7 @@ class View:
         self.members: dict[str, Member] = {}
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start to watch."""
         self._host.tasks.repeat(self._watch, self._clock, self._log)
 
     async def _watch(self) -> None:
@@ -43,7 +44,7 @@ class View:
                 failures = 0
             except HoldfastError as error:
                 failures += 1
-                self._log.debug("watch interrupted", error=str(error))
+                self._log.debug("watch failed", error=str(error))
                 await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
                 continue
             if after < 0 or number < after:
@@ -56,23 +57,23 @@ class View:
                     self._set(change.member)
                 elif change.kind == "left" and change.member is not None:
                     self._drop(change.member.id)
-                    self._tell_left(change.member)
+                    self._notify_left(change.member)
                 elif change.kind == "claim" and change.claim is not None:
                     self._host.news.claimed(change.claim)
 
     async def refresh_quietly(self) -> None:
-        """As ``refresh``, but a failure is only logged."""
+        """Read the members as ``refresh`` does, and only log a failure."""
         try:
             await self.refresh()
         except HoldfastError as error:
-            self._log.debug("could not read members", error=str(error))
+            self._log.debug("cannot read members", error=str(error))
 
     async def refresh(self) -> None:
-        """Read the living members and their loads. Raises what the coordinator raises."""
+        """Read the living members and their loads. Raises the coordinator's errors."""
         before = list(self.members)
         members = await self._coordinator.members()
         living = {member.id for member in members}
-        for known in before:  # who has joined meanwhile may not have been read
+        for known in before:  # a member that joined meanwhile may be missing in the answer
             if known not in living:
                 self._drop(known)
         for member in members:
@@ -86,15 +87,15 @@ class View:
     def _drop(self, member: str) -> None:
         if (known := self.members.pop(member, None)) is not None:
             self.changed.set()
-            self._tell_left(known)
+            self._notify_left(known)
             self._host.news.left(member)
 
-    def _tell_left(self, member: Member) -> None:
-        for tell in self.on_left:
-            tell(member)
+    def _notify_left(self, member: Member) -> None:
+        for notify in self.on_left:
+            notify(member)
 
     async def suspect(self, member: str) -> None:
-        """Probe a member whose connection failed, and evict it if its process is gone."""
+        """Probe a member after a failed connection, and evict it if its process has ended."""
         suspected = self.members.get(member)
         if suspected is None or suspected.foreign or member in self._suspects:
             return
@@ -103,16 +104,16 @@ class View:
             if await self._is_gone(suspected):
                 await self._coordinator.evict(member)
                 self._host.stats.evictions += 1
-                self._log.warning("evicted a dead node", node=suspected.name, member=member)
+                self._log.warning("dead node evicted", node=suspected.name, member=member)
                 self._drop(member)
         except HoldfastError as error:
-            self._log.warning("could not evict a dead node", member=member, error=str(error))
+            self._log.warning("cannot evict a dead node", member=member, error=str(error))
         finally:
             del self._suspects[member]
 
     async def _is_gone(self, member: Member) -> bool:
-        """Return True on evidence that the process has ended. Silence is no evidence. Neither is a refused
-        request, because only a living process can refuse one. Such a membership ends at its TTL."""
+        """Return whether there is evidence that the process has ended. Silence is no evidence, and a living
+        process refused a refused request. The membership of a silent process ends at its TTL."""
         for _ in range(PROBES):
             try:
                 reply = await self._host.peer.call(
@@ -121,7 +122,7 @@ class View:
             except NobodyThere:
                 return True
             except OutcomeUnknown:
-                continue  # perhaps a pooled connection that broke with the process: try once more
+                continue  # perhaps a pooled connection broke with the process: try again
             except Unavailable:
                 return False
             return isinstance(reply, UnknownMember)
