@@ -36,7 +36,7 @@ from holdfast.rules.streams.run_plan import Blame, RunPlan
 from holdfast.rules.streams.sequencer import Sequencer
 from holdfast.rules.streams.timers import Timers
 from holdfast.rules.tasks import task
-from holdfast.rules.tasks.task import CountMember, EndAttempt, StartAttempt, Task
+from holdfast.rules.tasks.task import CountMember, EndAttempt, ResetTask, StartAttempt, Task
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.state import MemoryState
 from holdfast.streams import operations
@@ -190,27 +190,27 @@ def _count_again(standing: Checkpoint | None, key: str, epoch: int, head: str) -
 _counted = ledger.start
 
 
-def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
-    return standing or Task(trace, "")
+def _any_attempt(known: Task | None, task_id: str, epoch: int) -> Task:
+    return known or Task(task_id, "")
 
 
-_start, _reset = task.start, task.reset
+_start, _reset = StartAttempt.after, ResetTask.after
 
 
-def _start_again(standing: Task | None, wish: StartAttempt, now: float) -> Task:
-    if standing is not None and standing.ended:
-        standing = msgspec.structs.replace(standing, state=task.State.QUEUED, attempts=0)
-    return _start(standing, wish, now)
+def _start_again(self: StartAttempt, known: Task | None, now: float) -> Task:
+    if known is not None and known.ended:
+        known = msgspec.structs.replace(known, state=task.State.QUEUED, attempts=0)
+    return _start(self, known, now)
 
 
-def _reset_in_any_case(standing: Task, now: float) -> Task:
-    return _reset(
-        msgspec.structs.replace(standing, state=task.State.FAILED) if standing.ended else standing, now
-    )
+def _reset_in_any_case(self: ResetTask, known: Task | None, now: float) -> Task | None:
+    if known is not None and known.ended:
+        known = msgspec.structs.replace(known, state=task.State.FAILED)
+    return _reset(self, known, now)
 
 
-def _start_without_count(standing: Task | None, wish: StartAttempt, now: float) -> Task:
-    return _start(standing, msgspec.structs.replace(wish, tries=10**6), now)
+def _start_without_count(self: StartAttempt, known: Task | None, now: float) -> Task:
+    return _start(msgspec.structs.replace(self, tries=10**6), known, now)
 
 
 def _end_at_once(self: Completer, item: HeldTask, end: EndAttempt) -> None:
@@ -286,12 +286,12 @@ async def _hand_over_aside(self: Completer, taken: Any) -> set[str]:
     return set()
 
 
-_count = task.count
+_count = CountMember.after
 
 
-def _count_the_next(standing: Task | None, wish: CountMember, now: float) -> Task:
-    place = standing.members.find("0") if standing is not None and wish.place >= 0 else wish.place
-    return _count(standing, msgspec.structs.replace(wish, place=place), now)
+def _count_the_next(self: CountMember, known: Task | None, now: float) -> Task:
+    place = known.members.find("0") if known is not None and self.place >= 0 else self.place
+    return _count(msgspec.structs.replace(self, place=place), known, now)
 
 
 _count_members = Completer.count_members
@@ -427,11 +427,13 @@ RULES: dict[str, Mutation] = {
     "task-epoch": Mutation(
         "only the last attempt ends a task", task, "current_attempt", _any_attempt, world="tasks"
     ),
-    "task-ended": Mutation("a task that ended runs no more", task, "start", _start_again, world="tasks"),
+    "task-ended": Mutation("an ended task runs no more", StartAttempt, "after", _start_again, world="tasks"),
     "task-success": Mutation(
-        "a task that has succeeded is not queued anew", task, "reset", _reset_in_any_case, world="tasks"
+        "a task that has succeeded is not queued anew", ResetTask, "after", _reset_in_any_case, world="tasks"
     ),
-    "task-tries": Mutation("attempts are counted", task, "start", _start_without_count, world="tasks"),
+    "task-tries": Mutation(
+        "attempts are counted", StartAttempt, "after", _start_without_count, world="tasks"
+    ),
     "task-pause": Mutation(
         "no attempt begins before a pause is over",
         task,
@@ -515,7 +517,9 @@ RULES: dict[str, Mutation] = {
         _tell_without_effects,
         world="tasks",
     ),
-    "batch-count": Mutation("a task of a batch counts once", task, "count", _count_the_next, world="tasks"),
+    "batch-count": Mutation(
+        "a task of a batch counts once", CountMember, "after", _count_the_next, world="tasks"
+    ),
     "batch-first": Mutation(
         "a task is counted in its batch before its message is deleted",
         Completer,

@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from holdfast.rules.tasks import task as rules
-from holdfast.rules.tasks.task import EndAttempt, State, Task
+from holdfast.rules.tasks.task import CancelTask, EndAttempt, State, Task, TaskChange, judge
 from holdfast.tasks.body import Body
 from holdfast.tasks.completer import dead_letter_of
 from holdfast.tasks.held_tasks import HeldTask
@@ -46,10 +45,18 @@ def test_a_task_that_failed_leaves_a_letter_unless_it_was_cancelled() -> None:
     assert letter is not None
     assert (letter.reason, letter.detail) == ("failed: ValueError: no", "line 3")
     waits, runs = Task("t", "kind"), Task("t", "kind", State.RUNNING, epoch=1, attempts=1)
-    assert dead_letter_of(in_hand(), rules.cancel(waits, "not needed", NOW)) is None
-    told = rules.cancel(runs, "not needed", NOW)
-    assert dead_letter_of(in_hand(), rules.end(told, EndAttempt("t", 1, State.FAILED), NOW)) is None
-    assert dead_letter_of(in_hand(), rules.end(runs, EndAttempt("t", 1, State.SUCCEEDED), NOW)) is None
+    cancel = CancelTask("t", "not needed")
+    cases: list[tuple[Task, list[TaskChange]]] = [
+        (waits, [cancel]),
+        (runs, [cancel, EndAttempt("t", 1, State.FAILED)]),
+        (runs, [EndAttempt("t", 1, State.SUCCEEDED)]),
+    ]
+    for known, changes in cases:
+        ended: Task | None = known
+        for change in changes:
+            ended = judge(ended, change, NOW)
+        assert ended is not None
+        assert dead_letter_of(in_hand(), ended) is None
 
 
 def test_a_task_that_an_older_version_cancelled_while_it_waited_leaves_no_letter() -> None:

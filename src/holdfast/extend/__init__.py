@@ -1,7 +1,7 @@
 """The public API for packages that extend Holdfast: services for URL schemes, commands, and whole products.
 
 This module has the parts of a service: the ports, the records in their signatures, and :class:`Service`,
-whose subclasses open the ports. ``ledger``, ``task_rules`` and ``task_changes`` are the rules by which state
+whose subclasses open the ports. ``ledger`` and ``task_rules`` are the rules by which state
 stores and task stores change their records. The other modules are
 
 * :mod:`holdfast.extend.tools`: declared settings, pauses, rates, JSON, redaction; no I/O;
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from holdfast.ports.target import OutgoingEffect, Target
     from holdfast.ports.tasks import BriefingTasks, TaskStore, TransferableTasks
     from holdfast.rules.streams import ledger
-    from holdfast.rules.tasks import changes as task_changes
     from holdfast.rules.tasks import task as task_rules
     from holdfast.rules.tasks.task import State as TaskState
     from holdfast.rules.tasks.task import Task
@@ -105,7 +104,6 @@ else:  # A service that offers a queue needs no state store.
             "holdfast.system.retrying": "retry_call",
         },
         ledger="holdfast.rules.streams.ledger",
-        task_changes="holdfast.rules.tasks.changes",
         task_rules="holdfast.rules.tasks.task",
     )
 
@@ -173,6 +171,5 @@ __all__ = [
     "retry_call",
     "schemes",
     "sync_names",
-    "task_changes",
     "task_rules",
 ]

@@ -7,26 +7,24 @@ from typing import Protocol, cast
 
 from holdfast.errors import Fenced
 from holdfast.ports.queue import Outgoing
-from holdfast.rules.tasks.changes import (
+from holdfast.rules.tasks.task import (
     Answer,
+    AttemptBeat,
     BriefSent,
     CancelTask,
-    MessageSent,
-    QueueTask,
-    ResetTask,
-    TaskChange,
-)
-from holdfast.rules.tasks.task import (
-    AttemptBeat,
     CountMember,
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    MessageSent,
+    QueueTask,
     ResendEffects,
+    ResetTask,
     ReturnAttempt,
     StartAttempt,
     State,
     Task,
+    TaskChange,
 )
 
 
@@ -38,7 +36,7 @@ class TaskStore(Protocol):
     """
 
     async def change(self, changes: Sequence[TaskChange]) -> list[Answer]:
-        """Make changes in order, each as :func:`holdfast.rules.tasks.changes.judge` says, and return what
+        """Make changes in order, each as :func:`holdfast.rules.tasks.task.judge` says, and return what
         stands after each. Each is atomic: one that is Fenced doesn't affect others. A store that may have
         lost its last writes gives an attempt a higher epoch than the rule does, one that was never issued
         for the task. One of the ``LOSABLE`` changes may be lost by a crash."""

@@ -13,13 +13,14 @@ from holdfast.ports.queue import DeadLetter, Outgoing, PutBack, WaitingMessage
 from holdfast.ports.registry import Document, Registry
 from holdfast.ports.state import Logged
 from holdfast.rules.streams.ledger import Checkpoint, Result
-from holdfast.rules.tasks.changes import CancelTask, QueueTask
 from holdfast.rules.tasks.task import (
     AttemptBeat,
+    CancelTask,
     CountMember,
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    QueueTask,
     ResendEffects,
     ReturnAttempt,
     State,

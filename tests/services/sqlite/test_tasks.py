@@ -6,7 +6,6 @@ import random
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -14,7 +13,17 @@ from hypothesis import settings
 from holdfast.errors import Fenced
 from holdfast.ports.tasks import TaskStore
 from holdfast.rules.tasks import task as rules
-from holdfast.rules.tasks.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
+from holdfast.rules.tasks.task import (
+    AttemptBeat,
+    EndAttempt,
+    QueueTask,
+    ResetTask,
+    ReturnAttempt,
+    StartAttempt,
+    State,
+    Task,
+    TaskChange,
+)
 from holdfast.services.sqlite import tasks as module
 from holdfast.services.sqlite.database import Database
 from holdfast.services.sqlite.tasks import SqliteTasks
@@ -62,37 +71,30 @@ TestSqliteTaskMachine.settings = settings(max_examples=15, stateful_step_count=2
 TRACES = [f"t{i}" for i in range(6)]
 
 
-def request(dice: random.Random, model: dict[str, Task]) -> tuple[str, Any]:
-    """One call's name and item: mostly possible."""
+def request(dice: random.Random, model: dict[str, Task]) -> TaskChange:
+    """Return a change that is mostly possible."""
     task_id = dice.choice(TRACES)
     epoch = (model[task_id].epoch if task_id in model else 0) + dice.choice([0] * 8 + [1, -1])
     lease_s = dice.choice([3600.0, 0.0])
-    return dice.choice(
-        [
-            ("queue", Task(task_id, "t", group="g")),
-            ("start", StartAttempt(task_id, "t", dice.choice("ab"), "n", 2, lease_s)),
-            ("start", StartAttempt(task_id, "u", dice.choice("ab"), "n", 9, lease_s)),
-            ("beat", AttemptBeat(task_id, epoch, lease_s, 0.5, "half")),
-            ("give_back", ReturnAttempt(task_id, epoch, dice.random() < 0.5, "broken")),
-            ("end", EndAttempt(task_id, epoch, dice.choice(sorted(rules.ENDED)), b"\0r")),
-            ("reset", task_id),
-        ]
-    )
+    changes: list[TaskChange] = [
+        QueueTask(Task(task_id, "t", group="g")),
+        StartAttempt(task_id, "t", dice.choice("ab"), "n", 2, lease_s),
+        StartAttempt(task_id, "u", dice.choice("ab"), "n", 9, lease_s),
+        AttemptBeat(task_id, epoch, lease_s, 0.5, "half"),
+        ReturnAttempt(task_id, epoch, dice.random() < 0.5, "broken"),
+        EndAttempt(task_id, epoch, dice.choice(sorted(rules.ENDED)), b"\0r"),
+        ResetTask(task_id),
+    ]
+    return dice.choice(changes)
 
 
-def decide(model: dict[str, Task], call: str, item: Any) -> object:
-    task_id = item if call == "reset" else item.task_id
+def decide(model: dict[str, Task], change: TaskChange) -> object:
     try:
-        match call:
-            case "reset":
-                if task_id not in model:
-                    return None
-                after = rules.reset(model[task_id], 1.0)
-            case _:
-                after = getattr(rules, call)(model.get(task_id), item, 1.0)
+        after = rules.judge(model.get(change.task_id), change, 1.0)
     except Fenced as refusal:
         return answer_of(refusal)
-    model[task_id] = after
+    if after is not None:
+        model[change.task_id] = after
     return answer_of(after)
 
 
@@ -101,8 +103,8 @@ async def test_calls_in_batches_do_the_same_as_one_by_one(tasks: SqliteTasks, se
     dice, model = random.Random(seed), dict[str, Task]()
     for _ in range(60):
         asked = [request(dice, model) for _ in range(dice.choice([1, 3, 20]))]
-        answers = await asyncio.gather(*(getattr(tasks, call)([item]) for call, item in asked))
-        assert [answer_of(a) for [a] in answers] == [decide(model, *request) for request in asked]
+        answers = await asyncio.gather(*(tasks.change([change]) for change in asked))
+        assert [answer_of(a) for [a] in answers] == [decide(model, change) for change in asked]
     assert [timeless(task) for task in await tasks.list(100)] == [
         timeless(model[task_id]) for task_id in sorted(model)
     ]

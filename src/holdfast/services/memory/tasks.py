@@ -13,29 +13,27 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.tasks import TaskStore
 from holdfast.rules.tasks import task as rules
-from holdfast.rules.tasks.changes import (
+from holdfast.rules.tasks.task import (
     Answer,
+    AttemptBeat,
     BriefSent,
     CancelTask,
-    HandOutMessage,
-    MessageSent,
-    QueueTask,
-    ResetTask,
-    RestoreTask,
-    TaskChange,
-    judge,
-)
-from holdfast.rules.tasks.task import (
-    AttemptBeat,
     CountMember,
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    HandOutMessage,
+    MessageSent,
+    QueueTask,
     ResendEffects,
+    ResetTask,
+    RestoreTask,
     ReturnAttempt,
     StartAttempt,
     State,
     Task,
+    TaskChange,
+    judge,
 )
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.state import Forgot

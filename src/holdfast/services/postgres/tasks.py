@@ -22,8 +22,19 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.tasks import TaskStore
 from holdfast.rules.tasks import task as rules
-from holdfast.rules.tasks.changes import LOSABLE, Answer, HandOutMessage, TaskChange, judge
-from holdfast.rules.tasks.task import EndAttempt, ResendEffects, StartAttempt, State, Task
+from holdfast.rules.tasks.task import (
+    LOSABLE,
+    Answer,
+    BriefSent,
+    EndAttempt,
+    HandOutMessage,
+    ResendEffects,
+    StartAttempt,
+    State,
+    Task,
+    TaskChange,
+    judge,
+)
 from holdfast.services.postgres.arrays import numbers, words
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection, weight_of
@@ -337,7 +348,7 @@ class PostgresTasks(TaskStore):
             brief = request.brief(after)
             if brief is not None:
                 briefs.append(brief)
-                after = rules.briefed(after, after.epoch)
+                after = judge(after, BriefSent(after.task_id, after.epoch), now)
         standing[request.task_id] = after
         return after
 

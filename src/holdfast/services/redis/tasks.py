@@ -22,29 +22,27 @@ from holdfast.common.record import reading
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.tasks import TaskStore
-from holdfast.rules.tasks.changes import (
-    LOSABLE,
-    Answer,
-    BriefSent,
-    CancelTask,
-    MessageSent,
-    QueueTask,
-    ResetTask,
-    RestoreTask,
-    TaskChange,
-)
 from holdfast.rules.tasks.task import (
     EFFECTS_KEEP_S,
+    LOSABLE,
+    Answer,
     AttemptBeat,
+    BriefSent,
+    CancelTask,
     CountMember,
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    MessageSent,
+    QueueTask,
     ResendEffects,
+    ResetTask,
+    RestoreTask,
     ReturnAttempt,
     StartAttempt,
     State,
     Task,
+    TaskChange,
 )
 from holdfast.services.redis.connection import RedisConnection, Script
 from holdfast.services.redis.lane import Word

@@ -18,8 +18,16 @@ from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
 from holdfast.ports.tasks import TaskStore
 from holdfast.rules.tasks import task as rules
-from holdfast.rules.tasks.changes import LOSABLE, Answer, HandOutMessage, RestoreTask, TaskChange, judge
-from holdfast.rules.tasks.task import State, Task
+from holdfast.rules.tasks.task import (
+    LOSABLE,
+    Answer,
+    HandOutMessage,
+    RestoreTask,
+    State,
+    Task,
+    TaskChange,
+    judge,
+)
 from holdfast.services.sqlite.database import Database, Transaction
 
 EXPIRE_BATCH = 500

@@ -26,16 +26,24 @@ from holdfast.errors import Fenced
 from holdfast.ports.tasks import TaskStore
 from holdfast.rules.tasks import task as rules
 from holdfast.rules.tasks.task import (
+    Answer,
     AttemptBeat,
+    BriefSent,
+    CancelTask,
     CountMember,
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    MessageSent,
+    QueueTask,
     ResendEffects,
+    ResetTask,
     ReturnAttempt,
     StartAttempt,
     State,
     Task,
+    TaskChange,
+    judge,
 )
 
 T = TypeVar("T")
@@ -43,10 +51,10 @@ T = TypeVar("T")
 FOREVER = 1e11
 """A wall time that no clock reaches."""
 
-TRACES = ("a", "b/c:d", "käse \N{SNOWMAN}", "batch ü")
+IDS = ("a", "b/c:d", "käse \N{SNOWMAN}", "batch ü")
 
 texts = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=8)
-task_ids = st.sampled_from(TRACES[:3])
+task_ids = st.sampled_from(IDS[:3])
 types = st.sampled_from(("report.publish", "t ü"))
 leases = st.sampled_from((3600.0, 3600.0, 0.0))
 """A lease that lasts, or one that has ended at the next request."""
@@ -54,73 +62,74 @@ leases = st.sampled_from((3600.0, 3600.0, 0.0))
 off = st.sampled_from((0, 0, 0, 0, -1, 1))
 """By how much a request differs from the right epoch: mostly not at all."""
 
-new_tasks = st.builds(Task, task_id=task_ids, type=types, group=texts)
-wishes = st.builds(
-    StartAttempt,
-    task_id=task_ids,
-    type=types,
-    member=st.sampled_from(("member-a", "member-b")),
-    node=st.sampled_from(("node-1", "node \N{SNOWMAN}")),
-    tries=st.integers(1, 3),
-    lease_s=leases,
-    group=texts,
-    follow_ups=st.binary(max_size=9),
+changes: st.SearchStrategy[TaskChange] = st.one_of(
+    st.builds(QueueTask, st.builds(Task, task_id=task_ids, type=types, group=texts)),
+    st.builds(
+        DelayTask,
+        task_id=task_ids,
+        type=types,
+        delay_s=st.sampled_from((0.0, 3600.0)),
+        message=st.binary(max_size=9),
+        group=texts,
+    ),
+    st.builds(MessageSent, task_ids),
+    st.builds(
+        StartAttempt,
+        task_id=task_ids,
+        type=types,
+        member=st.sampled_from(("member-a", "member-b")),
+        node=st.sampled_from(("node-1", "node \N{SNOWMAN}")),
+        tries=st.integers(1, 3),
+        lease_s=leases,
+        group=texts,
+        follow_ups=st.binary(max_size=9),
+    ),
+    st.builds(
+        AttemptBeat,
+        task_id=task_ids,
+        epoch=off,
+        lease_s=leases,
+        progress=st.floats(0, 1, allow_subnormal=False),
+        note=texts,
+        member=st.sampled_from(("", "member-c")),
+    ),
+    st.builds(
+        ReturnAttempt,
+        task_id=task_ids,
+        epoch=off,
+        spent=st.booleans(),
+        detail=texts,
+        pause_s=st.sampled_from((0.0, 3600.0)),
+    ),
+    st.builds(
+        EndAttempt,
+        task_id=task_ids,
+        epoch=off,
+        state=st.sampled_from(sorted(rules.ENDED)),
+        result=st.binary(max_size=9),
+        detail=texts,
+        effects=st.binary(max_size=9),
+        stored=st.binary(max_size=9),
+    ),
+    st.builds(
+        CountMember,
+        task_id=st.just("batch ü"),
+        size=st.just(3),
+        place=st.integers(-1, 3),
+        failed=st.booleans(),
+        follow_ups=st.binary(max_size=9),
+    ),
+    st.builds(BriefSent, task_ids, off),
+    st.builds(EffectsLeft, task_id=task_ids, epoch=off, effects=st.binary(max_size=9)),
+    st.builds(
+        ResendEffects,
+        task_id=task_ids,
+        effects=st.binary(min_size=1, max_size=9),
+        instead_of=st.sampled_from((b"", b"\x00")),
+    ),
+    st.builds(CancelTask, task_ids, texts),
+    st.builds(ResetTask, task_ids),
 )
-delays = st.builds(
-    DelayTask,
-    task_id=task_ids,
-    type=types,
-    delay_s=st.sampled_from((0.0, 3600.0)),
-    message=st.binary(max_size=9),
-    group=texts,
-)
-beats = st.builds(
-    AttemptBeat,
-    task_id=task_ids,
-    epoch=off,
-    lease_s=leases,
-    progress=st.floats(0, 1, allow_subnormal=False),
-    note=texts,
-    member=st.sampled_from(("", "member-c")),
-)
-returns = st.builds(
-    ReturnAttempt,
-    task_id=task_ids,
-    epoch=off,
-    spent=st.booleans(),
-    detail=texts,
-    pause_s=st.sampled_from((0.0, 3600.0)),
-)
-counts = st.builds(
-    CountMember,
-    task_id=st.just("batch ü"),
-    size=st.just(3),
-    place=st.integers(-1, 3),
-    failed=st.booleans(),
-    follow_ups=st.binary(max_size=9),
-)
-ends = st.builds(
-    EndAttempt,
-    task_id=task_ids,
-    epoch=off,
-    state=st.sampled_from(sorted(rules.ENDED)),
-    result=st.binary(max_size=9),
-    detail=texts,
-    effects=st.binary(max_size=9),
-    stored=st.binary(max_size=9),
-)
-lefts = st.builds(EffectsLeft, task_id=task_ids, epoch=off, effects=st.binary(max_size=9))
-again = st.builds(
-    ResendEffects,
-    task_id=task_ids,
-    effects=st.binary(min_size=1, max_size=9),
-    instead_of=st.sampled_from((b"", b"\x00")),
-)
-
-
-def batch_of(items: st.SearchStrategy[T]) -> st.SearchStrategy[list[T]]:
-    """Batches of requests, of which several may be for one task."""
-    return st.lists(items, min_size=1, max_size=4)
 
 
 class TaskMachine(RuleBasedStateMachine):
@@ -146,26 +155,11 @@ class TaskMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self._store = self._run(self.make())
 
-    @rule(batch=batch_of(new_tasks))
-    def queue(self, batch: list[Task]) -> None:
-        self._check(
-            lambda: self._store.queue(batch),
-            [(t.task_id, lambda s, now, t=t: rules.queue(s, t, now)) for t in batch],  # type: ignore[misc]
-        )
-
-    @rule(batch=batch_of(delays))
-    def delay(self, batch: list[DelayTask]) -> None:
-        self._check(
-            lambda: self._store.delay(batch),
-            [(w.task_id, lambda s, now, w=w: rules.delay(s, w, now)) for w in batch],  # type: ignore[misc]
-        )
-
-    @rule(batch=batch_of(task_ids))
-    def messages_sent(self, batch: list[str]) -> None:
-        self._run(self._store.messages_sent(batch))
-        for task_id in batch:
-            if task_id in self._standing:
-                self._standing[task_id] = rules.message_sent(self._standing[task_id])
+    @rule(batch=st.lists(changes, min_size=1, max_size=4), same=st.booleans())
+    def change(self, batch: list[TaskChange], same: bool) -> None:
+        """Make several changes, of one kind or of many, perhaps of one task."""
+        kind = type(batch[0])
+        self._check([self._aimed(change) for change in batch if not same or type(change) is kind])
 
     @rule()
     def due(self) -> None:
@@ -176,81 +170,6 @@ class TaskMachine(RuleBasedStateMachine):
         for task in due:
             assert timeless(task) == timeless(self._standing[task.task_id])
         assert self._run(self._store.due(7200.0, 10, 3600.0)) == []
-
-    @rule(batch=batch_of(wishes))
-    def start(self, batch: list[StartAttempt]) -> None:
-        self._check(
-            lambda: self._store.start(batch),
-            [(w.task_id, lambda s, now, w=w: rules.start(s, w, now)) for w in batch],  # type: ignore[misc]
-        )
-
-    @rule(batch=batch_of(beats))
-    def beat(self, batch: list[AttemptBeat]) -> None:
-        asked = self._aimed(batch)
-        self._check(
-            lambda: self._store.beat(asked),
-            [(b.task_id, lambda s, now, b=b: rules.beat(s, b, now)) for b in asked],  # type: ignore[misc]
-        )
-
-    @rule(batch=batch_of(returns))
-    def give_back(self, batch: list[ReturnAttempt]) -> None:
-        asked = self._aimed(batch)
-        self._check(
-            lambda: self._store.give_back(asked),
-            [(r.task_id, lambda s, now, r=r: rules.give_back(s, r, now)) for r in asked],  # type: ignore[misc]
-        )
-
-    @rule(batch=batch_of(ends))
-    def end(self, batch: list[EndAttempt]) -> None:
-        asked = self._aimed(batch)
-        self._check(
-            lambda: self._store.end(asked),
-            [(e.task_id, lambda s, now, e=e: rules.end(s, e, now)) for e in asked],  # type: ignore[misc]
-        )
-
-    @rule(batch=batch_of(counts))
-    def count(self, batch: list[CountMember]) -> None:
-        self._check(
-            lambda: self._store.count(batch),
-            [(w.task_id, lambda s, now, w=w: rules.count(s, w, now)) for w in batch],  # type: ignore[misc]
-        )
-
-    @rule(batch=batch_of(st.tuples(task_ids, off)))
-    def briefed(self, batch: list[tuple[str, int]]) -> None:
-        asked = [(task_id, self._epoch(task_id) + off) for task_id, off in batch]
-        self._run(self._store.briefed(asked))
-        for task_id, epoch in asked:
-            if task_id in self._standing:
-                self._standing[task_id] = rules.briefed(self._standing[task_id], epoch)
-
-    @rule(batch=batch_of(lefts))
-    def handed_over(self, batch: list[EffectsLeft]) -> None:
-        asked: list[EffectsLeft] = self._aimed(batch)
-        self._run(self._store.handed_over(asked))
-        for left in asked:
-            if left.task_id in self._standing:
-                self._standing[left.task_id] = rules.handed_over(self._standing[left.task_id], left)
-
-    @rule(batch=batch_of(again))
-    def resend_effects(self, batch: list[ResendEffects]) -> None:
-        self._check(
-            lambda: self._store.resend_effects(batch),
-            [(w.task_id, lambda s, now, w=w: s and rules.resend_effects(s, w, now)) for w in batch],  # type: ignore[misc]
-        )
-
-    @rule(task_id=task_ids, reason=texts)
-    def cancel(self, task_id: str, reason: str) -> None:
-        async def cancel() -> list[Task | None]:
-            return [await self._store.cancel(task_id, reason)]
-
-        self._check(cancel, [(task_id, lambda s, now: s and rules.cancel(s, reason, now))])
-
-    @rule(batch=batch_of(task_ids))
-    def reset(self, batch: list[str]) -> None:
-        self._check(
-            lambda: self._store.reset(batch),
-            [(task_id, lambda s, now: s and rules.reset(s, now)) for task_id in batch],
-        )
 
     @rule()
     def repeat(self) -> None:
@@ -296,7 +215,7 @@ class TaskMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_same_is_kept(self) -> None:
-        for task_id in TRACES:
+        for task_id in IDS:
             found, wanted = self._run(self._store.get(task_id)), self._standing.get(task_id)
             assert (found and timeless(found)) == (wanted and timeless(wanted))
         counts = Counter((task.type, task.state) for task in self._standing.values())
@@ -307,41 +226,37 @@ class TaskMachine(RuleBasedStateMachine):
             self._run(self._store.close())
         self._runner.close()
 
-    def _check(
-        self,
-        call: Callable[[], Coroutine[Any, Any, Sequence[Task | Fenced | None]]],
-        changes: Sequence[tuple[str, Callable[[Any, float], Task | None]]],
-    ) -> None:
-        """Send the whole batch to the store, and its items one by one to the rules."""
+    def _check(self, changes: Sequence[TaskChange]) -> None:
+        """Send the changes to the store in one call, and to the rules one by one."""
 
         def check() -> None:
             self._now += 1.0
-            answers = self._run(call())
-            assert len(answers) == len(changes)
-            for (task_id, change), answer in zip(changes, answers, strict=True):
-                assert answer_of(answer) == self._decide(task_id, change, answer)
+            answers = self._run(self._store.change(changes))
+            for change, answer in zip(changes, answers, strict=True):
+                assert answer_of(answer) == self._decide(change, answer)
 
         self._again = check
         check()
 
-    def _decide(
-        self, task_id: str, change: Callable[[Any, float], Task | None], answer: Task | Fenced | None
-    ) -> object:
+    def _decide(self, change: TaskChange, answer: Answer) -> object:
         """Return the decision of the rules. The epoch of a new attempt comes from the store."""
         try:
-            after = change(self._standing.get(task_id), self._now)
+            after = judge(self._standing.get(change.task_id), change, self._now)
         except Fenced as refusal:
             return answer_of(refusal)
         if after is not None:
-            if after.epoch > self._epoch(task_id) and isinstance(answer, Task):
+            if after.epoch > self._epoch(change.task_id) and isinstance(answer, Task):
                 assert answer.epoch >= after.epoch
                 after = msgspec.structs.replace(after, epoch=answer.epoch)
-            self._standing[task_id] = after
+            self._standing[change.task_id] = after
         return answer_of(after)
 
-    def _aimed(self, batch: Sequence[Any]) -> list[Any]:
-        """Return requests with the present epochs, or slightly different ones."""
-        return [msgspec.structs.replace(item, epoch=self._epoch(item.task_id) + item.epoch) for item in batch]
+    def _aimed(self, change: TaskChange) -> TaskChange:
+        """Return a change at the present epoch of its task, or at a slightly different one."""
+        off = getattr(change, "epoch", None)
+        if off is None:
+            return change
+        return msgspec.structs.replace(change, epoch=self._epoch(change.task_id) + off)
 
     def _epoch(self, task_id: str) -> int:
         return self._standing[task_id].epoch if task_id in self._standing else 0
@@ -350,7 +265,7 @@ class TaskMachine(RuleBasedStateMachine):
         return self._runner.run(call)
 
 
-def answer_of(answer: Task | Fenced | None) -> object:
+def answer_of(answer: Answer) -> object:
     """Return an answer in a form that can be compared."""
     if isinstance(answer, Fenced):
         return "fenced at", answer.epoch
