@@ -64,7 +64,7 @@ def declared(spec: type[msgspec.Struct], *but: str) -> dict[str, Any]:
 
 def test_a_setting_of_a_stream_is_declared_twice_and_the_same() -> None:
     said = keywords(App.stream)
-    assert said.pop("message") == dict[str, Any]
+    assert [said.pop(name) for name in ("message", "state", "initial", "version")] == [None] * 4
     assert (said.pop("seq_kind"), said.pop("max_jump")) == (None, "auto")
     assert said == declared(StreamSpec, "name", "handler", "message", "seq_kind", "max_jump")
 

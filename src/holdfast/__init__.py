@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.streams.asking import QueryAnswer
     from holdfast.streams.handler import Context, StreamHandler
     from holdfast.streams.message import StreamMessage
+    from holdfast.streams.typed.stream import Stream
     from holdfast.system.clock import SystemClock
     from holdfast.tasks.handler import Cancelled, Job, Retry
     from holdfast.tasks.order import Order
@@ -49,6 +50,7 @@ else:  # Each is imported when it is first used: a command that prints its help 
             "holdfast.streams.asking": "QueryAnswer",
             "holdfast.streams.handler": "Context StreamHandler",
             "holdfast.streams.message": "StreamMessage",
+            "holdfast.streams.typed.stream": "Stream",
             "holdfast.system.clock": "SystemClock",
             "holdfast.tasks.handler": "Cancelled Job Retry",
             "holdfast.tasks.order": "Order",
@@ -85,6 +87,7 @@ __all__ = [
     "Retry",
     "Signature",
     "StateRejected",
+    "Stream",
     "StreamHandler",
     "StreamMessage",
     "StreamSender",

@@ -106,7 +106,7 @@ def test_the_readme_from_handler_to_results(tmp_path: Path) -> None:
             run(feed)  # twice, as the README says that one may
             assert follow == "holdfast results --follow"
             results = [json.loads(line) for line in run(f"{follow} --limit 30").splitlines()]
-            totals = [line["result"]["total"] for line in results if line["key"] == "m0"]
+            totals = [line["result"] for line in results if line["key"] == "m0"]
             assert totals == [0.5 * (n + 1) for n in range(10)]
             for line in others:
                 run(line)

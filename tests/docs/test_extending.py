@@ -168,7 +168,9 @@ async def test_a_destination_of_another_package_is_found(
         reports.open_sink("cellar://box", reports.Credential(), SystemClock())
     reports.publish_reports(App("office"), preload=["attic"])
     assert lookup("holdfast.sinks", "destination", "attic://", reports.SinkService).preloaded  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match="preload: 'cellar' isn't a scheme of destinations, which are attic, file,"):
+    with pytest.raises(
+        ConfigError, match="preload: 'cellar' isn't a scheme of destinations, which are attic"
+    ):
         reports.publish_reports(App("office"), preload=["cellar"])
 
 

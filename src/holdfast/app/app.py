@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from holdfast.app.handles import StreamDecorator, handler_class
+from holdfast.app.handles import FromAnnotations, StateOptions, StreamDecorator, read_handler
 from holdfast.common.message import SeqKind
 from holdfast.common.retry import Backoff
 from holdfast.common.settings import check_setting
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.tasks.periodic import Periodic
 
     B = DefaultTypeVar("B", default=dict[str, Any])
-    M = DefaultTypeVar("M", default=dict[str, Any])
+    M = DefaultTypeVar("M", default=FromAnnotations)
 else:
     B = TypeVar("B")
     M = TypeVar("M")
@@ -140,7 +141,10 @@ class App:
         self,
         name: str,
         *,
-        message: type[M] = dict[str, Any],  # type: ignore[assignment] # the default of M
+        message: type[M] | None = None,
+        state: Any = None,
+        initial: Callable[[str], Any] | None = None,
+        version: int | None = None,
         key: str | tuple[str, ...] = "key",
         seq: str | tuple[str, ...] | None = None,
         run: str | tuple[str | None, ...] | None = None,
@@ -173,13 +177,24 @@ class App:
         results_to: str = "",
         archive: str = "",
     ) -> StreamDecorator[M]:
-        """Declare a stream. The decorator takes a StreamHandler class, or a function of (message, context)
-        for a stream without state. The handler gets messages of the type ``message``.
+        """Declare a stream. The decorator takes a function or a StreamHandler class.
+
+        A function takes (message), (message, context), (message, state) or (message, state, context), and may
+        be async. Its annotations say the types of message and state. The function changes the state in place;
+        the state is committed with the result. The decorator makes a :class:`holdfast.Stream` of it.
 
         Args:
             name: the name of the stream and of its queue.
             message: the type that the handler gets: a dataclass, pydantic model, msgspec Struct, ``dict``
-                (any JSON object; the default), or ``bytes`` (the raw body).
+                (any JSON object), or ``bytes`` (the raw body). Default: the type in the handler's
+                annotations, or ``dict``.
+            state: the type of a function's state, if it isn't annotated: a dataclass, msgspec Struct,
+                pydantic model, TypedDict, dict, list or set, with NumPy arrays inside (default: the type in
+                the annotations).
+            initial: a function of the key that returns the state of a new key (default: the state type
+                without arguments).
+            version: the version of the state's type (default 1, or ``version`` of the class). Increase it
+                with a change that fields with defaults can't express, and declare ``migrate`` of the stream.
             key: the field that holds the key (default ``"key"``). Dots reach into nested objects. For raw
                 bytes key, seq and run are the names of message attributes. A tuple gives several names, for
                 messages of several forms: the first one that a message has is used.
@@ -248,6 +263,7 @@ class App:
         Raises ConfigError for a setting that is impossible.
         """
         options = _options(locals())
+        typed = StateOptions(*(options.pop(option) for option in ("state", "initial", "version")))
         if seq_kind is None:
             seq_kind = "absent" if seq is None else "increasing" if seq == QUEUE_NUMBER else "dense"
         if max_jump == "auto":
@@ -257,7 +273,9 @@ class App:
         def declare(target: Any, /) -> Any:
             if name in self.streams:
                 raise ConfigError(f"stream {name!r} is declared twice in app {self.name!r}")
-            spec = StreamSpec(name=name, handler=handler_class(target), **options)
+            found = read_handler(name, target, message, typed, sys._getframe(1).f_locals)
+            types = {"message": dict if found.message is None else found.message}
+            spec = StreamSpec(name=name, handler=found.handler, **options | types)
             for model in spec.models:
                 if model not in self.models:
                     raise ConfigError(
@@ -265,7 +283,7 @@ class App:
                         f" declare it above with {self.name}.model({model!r}, …)"
                     )
             self.streams[name] = spec
-            return target
+            return found.declared
 
         return declare
 

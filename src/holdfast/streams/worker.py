@@ -237,7 +237,8 @@ class StreamWorker:
         """Raise OperationRefused if the handler of a stream has no ``wake`` that a timer could call."""
         if not (spec := self._streams[stream]).wakes:
             raise OperationRefused(
-                f"{spec.handler.__name__} has no wake(), which timers call; write a handler that has one"
+                f"{spec.handler.__name__} has no wake(), which timers call; write one, or declare a"
+                " function with on_timer() of the stream"
             )
 
     async def load(self, stream: str, key: str, models: Sequence[str]) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-import typing
+import sys
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.app.app import App
+from holdfast.app.handles import StateOptions, read_handler
 from holdfast.common.codec import encode_result
 from holdfast.common.message import Place
 from holdfast.errors import (
@@ -27,6 +27,9 @@ from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.offline import Handled, OfflineStream
 from holdfast.streams.spec import StreamSpec
+from holdfast.streams.typed.state import typed_state_of
+from holdfast.streams.typed.state_codec import StateCodec
+from holdfast.streams.typed.stream import Stream
 from holdfast.testing.in_process import HandlerDriver
 from holdfast.testing.sent import SentEffect, decoded, sent_effect
 
@@ -105,12 +108,12 @@ class StreamTest:
 
     def __init__(
         self,
-        handler: type[StreamHandler[Any]] | Callable[..., Any] | App,
+        handler: type[StreamHandler[Any]] | Stream[Any, Any, Any] | Callable[..., Any] | App,
         stream: str = "",
         *,
         message: Any = None,
         key: str = "test",
-        state: bytes | None = None,
+        state: Any = None,
         version: int | None = None,
         restart_every: int = 0,
         objects: Mapping[str, bytes] | None = None,
@@ -120,11 +123,12 @@ class StreamTest:
         self.results: list[Any] = []
         self.notes: list[str] = []
         self.sent: list[SentEffect] = []
-        self._spec = _find(handler, stream) if isinstance(handler, App) else None
+        self._spec = _checked(_find(handler, stream)) if isinstance(handler, App) else None
         self._handler = handler
-        self._message = message or _annotated(handler)
+        self._message = message
+        self._names = sys._getframe(1).f_locals
         self._key = key
-        self._first = (state, version)
+        self._first = (_encoded(state), version)
         self._restart_every = restart_every
         self._objects = _Given(objects or {})
         declared = handler.models if isinstance(handler, App) else {}
@@ -150,9 +154,12 @@ class StreamTest:
             self._stream.wall_s = wall_s
 
     @property
-    def state(self) -> bytes | None:
-        """The last snapshot; None if there is none."""
-        return self._first[0] if self._stream is None else self._stream.state_of(self._key)[0]
+    def state(self) -> Any:
+        """The state as of the last message: of the declared type, or the bytes of ``snapshot``. None if there
+        is none."""
+        state = self._first[0] if self._stream is None else self._stream.state_of(self._key)[0]
+        typed = typed_state_of(self._declare(None).handler)
+        return state if state is None or typed is None else typed.codec.decode(state)
 
     @property
     def timers(self) -> dict[str, SetTimer]:
@@ -242,11 +249,15 @@ class StreamTest:
 
     def _declare(self, message: Any) -> StreamSpec:
         if self._spec is None:
-            app = App("test")
-            handler: Any = self._handler  # its message type isn't known here
-            kind = dict if message is None else type(message)
-            app.stream("test", message=self._message or kind)(handler)
-            self._spec = app.streams["test"]
+            handler: Any = self._handler
+            if isinstance(handler, Stream):
+                self._spec = StreamSpec(name="test", handler=handler.handler, message=handler.message or dict)
+            else:
+                options = StateOptions(None, None, None)
+                found = read_handler("test", handler, self._message, options, self._names)
+                kind = found.message or (dict if message is None else type(message))
+                self._spec = StreamSpec(name="test", handler=found.handler, message=kind)
+            self._spec = _checked(self._spec)
         return self._spec
 
     def _running(self) -> OfflineStream:
@@ -299,22 +310,24 @@ def _find(app: App, stream: str) -> StreamSpec:
     return app.streams[name]
 
 
-def _annotated(handler: Any) -> Any:
-    """Return the message type in a handler's annotations, if there is one."""
-    if isinstance(handler, App):
-        return None
-    for base in getattr(handler, "__orig_bases__", ()):
-        arguments = typing.get_args(base)
-        if arguments and not isinstance(arguments[0], typing.TypeVar):
-            return arguments[0]
-    function = getattr(handler, "process", handler)
-    try:
-        hints = typing.get_type_hints(function)
-    except NameError:  # a type that is known only where the function was defined
-        return None
-    parameters = [name for name in inspect.signature(function).parameters if name != "self"]
-    found = hints.get(parameters[0]) if parameters else None
-    return None if found is Any or isinstance(found, typing.TypeVar) else found
+def _encoded(state: Any) -> bytes | None:
+    return state if state is None or isinstance(state, bytes) else StateCodec(type(state)).encode(state)
+
+
+def _checked(spec: StreamSpec) -> StreamSpec:
+    """Return a stream whose typed state is checked at each snapshot: that it comes back as it is."""
+    if typed_state_of(spec.handler) is None:
+        return spec
+    base: Any = spec.handler
+
+    class Checked(base):  # type: ignore[misc]
+        def snapshot(self) -> bytes:
+            self.typed.codec.check(self.state)
+            snapshot: bytes = super().snapshot()
+            return snapshot
+
+    Checked.__name__ = base.__name__
+    return msgspec.structs.replace(spec, handler=Checked)
 
 
 def _body(timer: Timer) -> Any:

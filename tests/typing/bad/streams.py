@@ -15,6 +15,11 @@ class Reading:
     meter: str
 
 
+@dataclass
+class Counter:
+    count: int = 0
+
+
 app.stream("a", keyy="meter")  # error
 app.stream("a", gap_timeout="45")  # error
 app.stream("a", key=7)  # error
@@ -25,11 +30,6 @@ app.stream("a", max_jump="none")  # error
 @app.stream("a", message=Reading)  # error
 class OfTexts(StreamHandler[str]):
     def process(self, message: str, context: Context) -> None: ...
-
-
-@app.stream("a")  # error
-class OfReadings(StreamHandler[Reading]):
-    def process(self, message: Reading, context: Context) -> None: ...
 
 
 @app.stream("a", message=Reading)  # error
@@ -46,7 +46,25 @@ def of_dicts(message: dict[str, Any], context: Context) -> None: ...
 
 
 @app.stream("a")  # error
-def without_context(message: dict[str, Any]) -> None: ...
+def none() -> None: ...
+
+
+@app.stream("a")  # error
+def four(message: Reading, state: Total, context: Context, more: int) -> None: ...
+
+
+@app.stream("a", message=Reading)  # error
+def of_texts_with_state(message: str, state: Total) -> None: ...
+
+
+@app.stream("a")
+def counts(message: Reading, state: Counter) -> int:
+    return state.count
+
+
+counts.on_timer(7)  # error
+counts.migrate(from_version="1")  # error
+count: str = counts(Reading("m"), Counter())  # error
 
 
 class Total(StreamHandler[Reading]):

@@ -8,7 +8,7 @@ from typing import Any, assert_type
 import msgspec
 import pydantic
 
-from holdfast import App, Context, StreamHandler
+from holdfast import App, Context, Stream, StreamHandler
 
 app = App("meters")
 
@@ -84,6 +84,55 @@ def from_dict(message: dict[str, Any], context: Context) -> None: ...
 @app.stream("raw", message=bytes, key="device")
 def raw(message: bytes, context: Context) -> bytes:
     return message
+
+
+@app.stream("inferred")
+class Inferred(StreamHandler[Reading]):
+    def process(self, message: Reading, context: Context) -> None: ...
+
+
+@dataclass
+class Meter:
+    kwh: float = 0.0
+
+
+@app.stream("message alone")
+def alone(message: Reading) -> str:
+    return message.meter
+
+
+@app.stream("state")
+def add(message: Reading, meter: Meter) -> float:
+    meter.kwh += message.kwh
+    return meter.kwh
+
+
+@app.stream("state and context", message=Reading, initial=lambda key: Meter(float(key)), version=2)
+async def add_later(message: Reading, meter: Meter, context: Context) -> float:
+    return meter.kwh
+
+
+@add_later.on_timer("silent")
+def silent(meter: Meter, context: Context) -> None: ...
+
+
+@add_later.on_query
+def ask(request: str, meter: Meter) -> float:
+    return meter.kwh
+
+
+@add_later.migrate(from_version=1)
+def rename(state: dict[str, Any]) -> dict[str, Any]:
+    return state
+
+
+assert_type(add, Stream[Reading, Meter, float])
+assert_type(alone, Stream[Reading, None, str])
+
+
+async def called(context: Context) -> None:
+    assert_type(add(Reading("m", 0, 1.0), Meter()), float)
+    assert_type(await add_later(Reading("m", 0, 1.0), Meter(), context), float)
 
 
 def in_a_test(context: Context) -> None:

@@ -1,0 +1,1 @@
+"""Typed state: what a handler's annotations say, and how its state is kept."""
