@@ -28,7 +28,7 @@ from holdfast.operate.survey import NodeReport
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import DeadLetter
 from holdfast.rules.streams.ledger import Checkpoint, RunLog
-from holdfast.streams.standstills import Waits
+from holdfast.streams.waiting_streams import StreamWait
 from holdfast.wiring.services import Services
 
 STREAM = "cameras"
@@ -51,7 +51,7 @@ def told(request: Request) -> Reply:
     """What a node answers that is asked what waits there."""
     node = getattr(request, "to", "0").partition("-")[2] or "0"
     waits = [
-        Waits(key(int(node) * WAITING + each), "gap", "seq 7 of run 0", 90.0, 3510.0, 12)
+        StreamWait(key(int(node) * WAITING + each), "gap", "seq 7 of run 0", 90.0, 3510.0, 12)
         for each in range(WAITING)
     ]
     return Done(text=msgspec.json.encode(NodeReport(waits=waits)).decode())

@@ -24,7 +24,7 @@ from holdfast.services.memory.queue import MemoryQueue, QueueEvent
 from holdfast.services.memory.state import Began, CommitRecord, Forgot, OpenRecord
 from holdfast.streams import due
 from holdfast.streams.handler import Context, StreamHandler
-from holdfast.streams.queries import Answered
+from holdfast.streams.queries import CommittedAnswer
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.target import StreamTarget
 from simulator import invariants, scenario
@@ -87,7 +87,7 @@ class QueryEvent(msgspec.Struct, frozen=True):
 
     at: float
     key: str
-    answered: Answered
+    answered: CommittedAnswer
     least: int
 
 

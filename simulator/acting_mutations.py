@@ -19,14 +19,14 @@ from holdfast.ports.target import OutgoingEffect, Target
 from holdfast.rules.streams import ledger
 from holdfast.rules.streams.commit_plan import CommitPlan
 from holdfast.rules.streams.ledger import Checkpoint
-from holdfast.rules.streams.owner import Owner
+from holdfast.rules.streams.owner import OwnerMachine
 from holdfast.rules.streams.phases import OwnerPhase
 from holdfast.rules.streams.run_plan import Blame, RunPlan
 from holdfast.rules.streams.sequencer import ALWAYS, Sequencer, Wait
 from holdfast.rules.streams.timers import Timers
 from holdfast.streams import operations
-from holdfast.streams.custody import Custody
 from holdfast.streams.intake import Intake
+from holdfast.streams.pending_forwards import PendingForwards
 from holdfast.streams.queries import Queries
 from holdfast.streams.recorder import ActRecorder
 from holdfast.streams.worker import StreamContext, StreamWorker
@@ -87,7 +87,7 @@ def each_alone(self: Effects, effect: Effect) -> None:
     _add(self, msgspec.structs.replace(effect, at=0.0, not_before=effect.not_before or 0.1))
 
 
-def deaf_in_transfer(self: Owner, epoch: int) -> bool:
+def deaf_in_transfer(self: OwnerMachine, epoch: int) -> bool:
     """What targets answer while a claim is handed over is thrown away."""
     return epoch == self.epoch and self.phase in (OwnerPhase.OWNER, OwnerPhase.MOVING)
 
@@ -207,7 +207,7 @@ def stay_pending(self: CommitPlan, now: float, busy_at: float) -> Literal["wait"
     return "wait" if self.effects.count else _before_release(self, now, busy_at)
 
 
-def all_in_custody(self: Custody) -> int:
+def all_in_custody(self: PendingForwards) -> int:
     """Those that their owners hold back count too."""
     return len(self)
 

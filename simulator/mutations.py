@@ -30,7 +30,7 @@ from holdfast.rules.streams.backlog import Backlog
 from holdfast.rules.streams.commit_plan import BatchEntry, CommitPlan
 from holdfast.rules.streams.inbox import Inbox
 from holdfast.rules.streams.ledger import Checkpoint
-from holdfast.rules.streams.owner import Owner
+from holdfast.rules.streams.owner import OwnerMachine
 from holdfast.rules.streams.restarts import Restarts
 from holdfast.rules.streams.run_plan import Blame, RunPlan
 from holdfast.rules.streams.sequencer import Sequencer
@@ -41,10 +41,10 @@ from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.state import MemoryState
 from holdfast.streams import operations
 from holdfast.streams.archiver import Archiver
-from holdfast.streams.custody import Custody, PendingForward
 from holdfast.streams.intake import Intake
-from holdfast.streams.owned import Owned
-from holdfast.streams.owners import Owners
+from holdfast.streams.owned import OwnedStream
+from holdfast.streams.owners import OwnerRegistry
+from holdfast.streams.pending_forwards import PendingForward, PendingForwards
 from holdfast.streams.performers.opening import Opener
 from holdfast.streams.queries import Queries
 from holdfast.streams.worker import StreamContext
@@ -127,7 +127,7 @@ def _acknowledge_again(self: Inbox, standing: Held, again: Held) -> None:
     self.agenda.settle((), (_as_committed(again),))
 
 
-def _let_go(self: Custody, item: PendingForward, *, held_back: bool) -> None:
+def _let_go(self: PendingForwards, item: PendingForward, *, held_back: bool) -> None:
     self.end(item.number)
 
 
@@ -149,7 +149,7 @@ async def _believe_unknown(self: ServiceLine, service: str, name: str, call: Any
         return None  # it will have worked
 
 
-def _blame_the_message(self: Owner, obstacle: str, now: float, handled: int = 0) -> None:
+def _blame_the_message(self: OwnerMachine, obstacle: str, now: float, handled: int = 0) -> None:
     if self.runs.running:
         self.load_failed(obstacle, "", now)
     else:
@@ -164,15 +164,15 @@ async def _hold_on(self: DeliveryTracker, holding: Any, now: float) -> None:
     pass
 
 
-def _count_nothing(self: Owner, openings: int, now: float) -> None:
+def _count_nothing(self: OwnerMachine, openings: int, now: float) -> None:
     _started(self, 1, now)
 
 
-_started = Owner.started
+_started = OwnerMachine.started
 
 
 async def _quiet_by_the_host(
-    self: Opener, entry: Owned, generation: int, standing: Checkpoint, recalled: bool
+    self: Opener, entry: OwnedStream, generation: int, standing: Checkpoint, recalled: bool
 ) -> float:
     return max(0.0, self.clock.wall() - standing.at)
 
@@ -343,8 +343,11 @@ RULES: dict[str, Mutation] = {
     "receipt-merging": Mutation(
         "a second delivery of a waiting message waits with it", Inbox, "merge", _acknowledge_again
     ),
-    "sender-custody": Mutation(
-        "the sender keeps what it forwarded until the commit is reported", Custody, "accepted", _let_go
+    "sender-forwards": Mutation(
+        "the sender keeps what it forwarded until the commit is reported",
+        PendingForwards,
+        "accepted",
+        _let_go,
     ),
     "conditional-release": Mutation(
         "a release names the claim that it ends", MemoryCoordinator, "_may_release", lambda self, claim: True
@@ -356,7 +359,7 @@ RULES: dict[str, Mutation] = {
         lambda self, claim: True,
     ),
     "model-fault": Mutation(
-        "a model that does not load costs no message a try", Owner, "models_failed", _blame_the_message
+        "a model that does not load costs no message a try", OwnerMachine, "models_failed", _blame_the_message
     ),
     "jump-limit": Mutation("a seq far ahead is a mistake", Sequencer, "is_far", lambda self, place: False),
     "restart": Mutation(
@@ -414,15 +417,23 @@ RULES: dict[str, Mutation] = {
         "a request that comes again gets the stored result", MemoryState, "result", _forget_results
     ),
     "claim-changed": Mutation(
-        "an owner looks into it when its claim is gone", Owners, "claim_changed", lambda self, claim: None
+        "an owner looks into it when its claim is gone",
+        OwnerRegistry,
+        "claim_changed",
+        lambda self, claim: None,
     ),
-    "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
+    "poison-count": Mutation(
+        "a message that kills nodes is passed over", OwnerMachine, "started", _count_nothing
+    ),
     "suspects-alone": Mutation(
         "after a node's death each message runs by itself", Blame, "is_suspect", _suspect_by_receives
     ),
     "start-once": Mutation("an opening counts a head once", ledger, "start", _count_again),
     "too-large": Mutation(
-        "what makes a commit too large is found", Owner, "refused", lambda self, error, now: self.fenced(now)
+        "what makes a commit too large is found",
+        OwnerMachine,
+        "refused",
+        lambda self, error, now: self.fenced(now),
     ),
     "task-epoch": Mutation(
         "only the last attempt ends a task", task, "current_attempt", _any_attempt, world="tasks"
@@ -592,7 +603,7 @@ RULES: dict[str, Mutation] = {
         "an effect to a stream goes through its queue", ActingWorld, "targets", acting.inbox_targets
     ),
     "effect-stays": _acting(
-        "what a target answers while a move fails counts", Owner, "is_answer", acting.deaf_in_transfer
+        "what a target answers while a move fails counts", OwnerMachine, "is_answer", acting.deaf_in_transfer
     ),
     "effect-drop": _acting("a commit drops what it names", ledger, "pending_after", acting.drop_all),
     "archive-first": _archive(
@@ -641,13 +652,13 @@ RULES: dict[str, Mutation] = {
         "is_gapped",
         property(acting.gapped_by_seqs),
     ),
-    "effect-custody": _upkeep(
+    "effect-forwards": _upkeep(
         "messages that wait for targets at one node don't stop the pump of another",
-        Custody,
+        PendingForwards,
         "kept",
         property(acting.all_in_custody),
     ),
-    "custody-share": _upkeep(
+    "forward-share": _upkeep(
         "messages in custody leave half of what a node holds to inboxes",
         Limits,
         "custody_max",

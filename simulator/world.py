@@ -27,7 +27,7 @@ from holdfast.services.memory.queue import MemoryQueue, Stored
 from holdfast.services.memory.slots import MemorySlot, MemorySlots
 from holdfast.services.memory.state import CommitRecord, MemoryState
 from holdfast.streams.models import ModelSpec
-from holdfast.streams.owned import Owned
+from holdfast.streams.owned import OwnedStream
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.storage import StreamStorage
 from holdfast.streams.work import StreamWork
@@ -361,7 +361,7 @@ class World(Stage):
                 for entry in sorted(still, key=lambda entry: entry.key)
             ]
 
-    async def _without_claim(self, node: SimNode) -> set[Owned]:
+    async def _without_claim(self, node: SimNode) -> set[OwnedStream]:
         """What a node owns for all that it knows, and has no claim on."""
         mine = {claim.key for claim in await self.coordinator.claims(node.host.membership.id)}
         return {

@@ -14,7 +14,7 @@ from holdfast.config.problems import reference
 from holdfast.config.settings import ClientSettings, Config, NodeSettings
 from holdfast.config.sources import explain, load
 from holdfast.errors import ConfigError
-from holdfast.rules.streams.options import OwnerRules
+from holdfast.rules.streams.options import OwnerOptions
 from holdfast.services.memory.state import MemoryState
 from holdfast.services.postgres.state import PostgresState
 from holdfast.services.postgres.tasks import PostgresTasks
@@ -251,7 +251,8 @@ def test_the_reference_names_every_setting() -> None:
 
 
 @pytest.mark.parametrize(
-    "adapter", [MemoryState, SqliteState, RedisState, PostgresState, PostgresTasks, Database.open, OwnerRules]
+    "adapter",
+    [MemoryState, SqliteState, RedisState, PostgresState, PostgresTasks, Database.open, OwnerOptions],
 )
 def test_what_an_adapter_takes_by_default_is_what_a_node_takes(adapter: Callable[..., Any]) -> None:
     given = {

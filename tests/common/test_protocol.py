@@ -44,8 +44,8 @@ from holdfast.rules.streams.commands import (
     Write,
 )
 from holdfast.rules.streams.ledger import Checkpoint, Commit
-from holdfast.rules.streams.options import OwnerRules
-from holdfast.rules.streams.owner import Owner
+from holdfast.rules.streams.options import OwnerOptions
+from holdfast.rules.streams.owner import OwnerMachine
 from holdfast.rules.streams.phases import OwnerPhase
 from holdfast.rules.streams.sequencer import Rules
 
@@ -122,7 +122,7 @@ def decoded(state: bytes | None) -> list[str]:
 class Shell:
     """What a node keeps for its owner."""
 
-    def __init__(self, node: int, version: int, owner: Owner) -> None:
+    def __init__(self, node: int, version: int, owner: OwnerMachine) -> None:
         self.node = node
         self.version = version  # of the claim
         self.owner = owner
@@ -155,7 +155,7 @@ class Protocol(RuleBasedStateMachine):
     )
     def begin(self, kind: Any, on_gap: Any, inbox_limit: int, count: int, **rules: Any) -> None:
         order = Rules(kind, 0, GAP_S, on_gap, inbox_limit)
-        self.owner_rules = OwnerRules(order, max_starts=3, idle_timeout_s=IDLE_S, **rules)
+        self.owner_rules = OwnerOptions(order, max_starts=3, idle_timeout_s=IDLE_S, **rules)
         self.now = 0.0
         self.store = Store()
         self.claim: tuple[int, int] | None = None  # node, version
@@ -265,7 +265,7 @@ class Protocol(RuleBasedStateMachine):
             self.take_claim(node)
         if self.claim is None or self.claim[0] != node:
             return None
-        shell = Shell(node, self.claim[1], Owner(KEY, self.owner_rules, self.now))
+        shell = Shell(node, self.claim[1], OwnerMachine(KEY, self.owner_rules, self.now))
         self.shells[node] = shell
         self.perform(shell)
         return shell

@@ -17,7 +17,7 @@ from holdfast.operate.survey import NodeReport, PendingEffects, StreamLag
 from holdfast.ports.coordinator import Claim, Member
 from holdfast.rules.streams.ledger import Checkpoint, RunLog
 from holdfast.streams.slots import SlotWork
-from holdfast.streams.standstills import Waits
+from holdfast.streams.waiting_streams import StreamWait
 from holdfast.system.clock import SystemClock
 
 NODES = {name: Member(name, f"node-{name}", f"http://{name}") for name in ("a", "b")}
@@ -112,7 +112,7 @@ async def test_streams_are_found_by_text_name_and_standing() -> None:
     index.reported(
         {
             "a": NodeReport(
-                waits=[Waits("cameras/North-1", "gap", "seq 3 of run 0", 70.0, None, 2)],
+                waits=[StreamWait("cameras/North-1", "gap", "seq 3 of run 0", 70.0, None, 2)],
                 effects=[PendingEffects("doors/north-2", 1, 9.0, "alerts")],
             )
         }
@@ -127,7 +127,7 @@ async def test_streams_are_found_by_text_name_and_standing() -> None:
 
 async def test_a_stream_that_no_node_takes_is_known_though_nothing_of_it_is_stored() -> None:
     index, _ = await filled([point("s/a")])
-    waits = Waits("s/b", "room", "a node that takes it: no node has room for a new stream", 7.0, None, 2)
+    waits = StreamWait("s/b", "room", "a node that takes it: no node has room for a new stream", 7.0, None, 2)
     index.reported({"a": NodeReport(waits=[waits])})
     await index.read_once()
     assert keys(index, Question(standing="waiting")) == ["s/b"]
@@ -208,7 +208,7 @@ async def test_a_wait_is_told_once_in_the_streams_life_with_its_node_and_again_w
     index, state = await filled([point("s/a")], [Claim("s/a", "a", 1)])
 
     def told(since_s: float, text: str = "seq 3 of run 0") -> list[str]:
-        index.reported({"a": NodeReport(waits=[Waits("s/a", "gap", text, since_s, None, 1)])})
+        index.reported({"a": NodeReport(waits=[StreamWait("s/a", "gap", text, since_s, None, 1)])})
         return [event.text for event in index.life.of("s/a")]
 
     assert told(1.0) == [], "it may be over in a moment"
@@ -258,7 +258,7 @@ async def test_an_opening_stands_from_the_first_answer_to_the_last_question() ->
 
 async def test_a_node_that_has_left_tells_nothing_any_more() -> None:
     index, _ = await filled([point("s/a")])
-    waits, lag = Waits("s/a", "gap", "seq 3", 1.0, None, 1), StreamLag("s/a", 1.0, 3)
+    waits, lag = StreamWait("s/a", "gap", "seq 3", 1.0, None, 1), StreamLag("s/a", 1.0, 3)
     index.reported({"a": NodeReport(waits=[waits], lags=[lag])})
     assert ([*index.waits], [*index.lags], index.messages("s/a")) == (["s/a"], ["s/a"], 3)
     index.left("a")

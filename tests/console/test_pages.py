@@ -29,7 +29,7 @@ from holdfast.ports.peer import Peer
 from holdfast.ports.state import Risk
 from holdfast.ports.target import OutgoingEffect
 from holdfast.rules.tasks.task import ReturnAttempt, StartAttempt, Task
-from holdfast.streams.standstills import Waits
+from holdfast.streams.waiting_streams import StreamWait
 from holdfast.testing import NodeForTests
 from holdfast.wiring.services import Services
 from tests.console.browser import Browser
@@ -69,7 +69,9 @@ async def test_all_that_needs_somebody_has_a_next_step(console: Console, reader:
     }
     overview.tasks = [TaskTotals("shop", {}, "away")]
     overview.risks = [("state_url", Risk("redis:1", "failed", "it may forget", "set appendonly"))]
-    index.waits = {f"a/{number}": Waits(f"a/{number}", "gap", "seq 1", 90.0, 0.0, 1) for number in range(7)}
+    index.waits = {
+        f"a/{number}": StreamWait(f"a/{number}", "gap", "seq 1", 90.0, 0.0, 1) for number in range(7)
+    }
     index.effects = {"a/1": PendingEffects("a/1", 1, 90.0, "mail")}
     needs = overview.needs()
     labels = {"waits long", "unsent", "dead letters", "node", "queue", "no node", "tasks", "risk"}

@@ -27,7 +27,7 @@ from holdfast.gateway.service import Gateway
 from holdfast.ports.coordinator import Load, Member
 from holdfast.services.http.peer import HttpPeer
 from holdfast.services.memory.coordinator import MemoryCoordinator
-from holdfast.streams.queries import Answered, Queries
+from holdfast.streams.queries import CommittedAnswer, Queries
 from holdfast.streams.requests import RequestAnswer, Requests
 from holdfast.system.clock import SystemClock
 from simulator.limits import limits_with
@@ -89,13 +89,13 @@ class Surface:
         self.taken.append(Taken(stream, key.partition("/")[2], place, body))
         return RequestAnswer(RESULT, 1)
 
-    async def answer(self, stream: str, key: str, request: bytes, timeout_s: float) -> Answered:
+    async def answer(self, stream: str, key: str, request: bytes, timeout_s: float) -> CommittedAnswer:
         """Play the queries of the node."""
         if stream == "free":
             raise NoQuery("stream 'free' answers no queries")
         if request == b'"raise"':
             raise QueryFailed(f"{key}: ValueError: on demand")
-        return Answered(b'{"key":"%s","asked":%s}' % (key.encode(), request), 7, 12)
+        return CommittedAnswer(b'{"key":"%s","asked":%s}' % (key.encode(), request), 7, 12)
 
     def routes(self, secret: str | None = None) -> list[web.AbstractRouteDef]:
         """Return the routes of the node."""

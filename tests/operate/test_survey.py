@@ -6,9 +6,9 @@ from holdfast.operate.survey import NodeReport, QueueStatus, troubles_of, untake
 from holdfast.ports.coordinator import Load, Member
 from holdfast.rules.cluster.placement import STREAMS, TASKS, WorkLoad
 from holdfast.streams.slots import SlotWork
-from holdfast.streams.standstills import Waits
+from holdfast.streams.waiting_streams import StreamWait
 
-WAITS = Waits("s/b", "slot", "its slot", 10.0, None, 1)
+WAITS = StreamWait("s/b", "slot", "its slot", 10.0, None, 1)
 
 
 def node(**load: object) -> Member:

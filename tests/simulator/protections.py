@@ -14,7 +14,7 @@ IN_GATE = {
     "delete-after-commit",
     "skip-before-letter",
     "room-for-lower",
-    "sender-custody",
+    "sender-forwards",
     "task-epoch",
     "poison-count",
     "conditional-release",

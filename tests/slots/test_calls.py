@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import HandlerFailed, SlotDied
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import Attempt, MessageWork, Progress, Ran, SlotCall, Tried
+from holdfast.ports.slots import Attempt, MessageWork, Progress, RunResult, SlotCall, Tried
 from holdfast.slots import wire
 from holdfast.slots.child import ChildHost, NodeConnection
 from holdfast.slots.launcher import ForkServer
@@ -66,7 +66,7 @@ class StreamRig:
         self.slot = ForkserverStreamSlot(ProcessSetup("slot-1", SystemClock(), server, stacks, 0), Meter())
         self.slot.connection_made(self.child)
 
-    async def begin(self, *keys: str) -> list[asyncio.Task[Ran]]:
+    async def begin(self, *keys: str) -> list[asyncio.Task[RunResult]]:
         """Calls that run a message of each key."""
         work = [MessageWork(0, 0, b"")]
         self.calls = {key: SlotCall(30.0) for key in keys}
@@ -87,7 +87,7 @@ async def rig(stacks: int) -> StreamRig:
 
 
 def ran(text: str) -> wire.RunDone:
-    return wire.RunDone(Ran([text.encode()]))
+    return wire.RunDone(RunResult([text.encode()]))
 
 
 async def test_answers_go_to_the_calls_that_they_name_in_any_order(rig: StreamRig) -> None:

@@ -20,7 +20,7 @@ import uvloop
 
 from holdfast.errors import ConfigError, SlotDied, Unavailable
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import MessageWork, Ran
+from holdfast.ports.slots import MessageWork, RunResult
 from holdfast.slots import wire
 from holdfast.slots.slots import ForkserverSlots
 from holdfast.slots.stream_slots import ForkserverStreamSlot, StreamSlotSettings, stream_slots
@@ -53,7 +53,7 @@ async def opened(slots: Made) -> ForkserverStreamSlot:
     return slot
 
 
-def run(slot: ForkserverStreamSlot, **order: Any) -> asyncio.Task[Ran]:
+def run(slot: ForkserverStreamSlot, **order: Any) -> asyncio.Task[RunResult]:
     work = [MessageWork(0, 1, msgspec.json.encode(order))]
     return asyncio.ensure_future(slot.run("rogue", "k", work, 1, PATIENCE_S))
 
@@ -250,7 +250,7 @@ async def test_large_states_and_results_pass_in_both_directions(make: Make) -> N
     runs = [slot.run("rogue", f"k{i}", [MessageWork(0, 1, order)], 1, PATIENCE_S) for i in range(3)]
     answers = await asyncio.gather(*opens, *runs)
     for ran in answers[3:]:
-        assert isinstance(ran, Ran)
+        assert isinstance(ran, RunResult)
         assert (ran.state == state, len(ran.results[0] or b"")) == (True, (16 << 20) + 2)
 
 
@@ -261,7 +261,7 @@ async def test_a_cancelled_call_leaves_the_others_their_answers(make: Make) -> N
     await asyncio.wait([calls[0]])
     calls[10].cancel()
     answers = await asyncio.gather(*calls, return_exceptions=True)
-    sizes = [len(a.results[0] or b"") - 2 for a in answers if isinstance(a, Ran)]
+    sizes = [len(a.results[0] or b"") - 2 for a in answers if isinstance(a, RunResult)]
     assert sizes == [size for size in range(20) if not calls[size].cancelled()]
 
 
@@ -489,7 +489,7 @@ def test_slots_die_with_a_node_that_leaves_something_unread(fifo: Path) -> None:
 def test_slots_run_their_handlers_with_uvloop_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(HERE)
 
-    async def main() -> Ran:
+    async def main() -> RunResult:
         slots = stream_slots(StreamSlotSettings(app="rogue_app:app"), SystemClock())
         slot = await opened(slots)
         ran = await run(slot, size=1 << 20)

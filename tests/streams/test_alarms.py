@@ -5,21 +5,21 @@ from random import Random
 
 from holdfast import App
 from holdfast.ports.coordinator import Claim
-from holdfast.rules.streams.options import OwnerRules
-from holdfast.rules.streams.owner import Owner
+from holdfast.rules.streams.options import OwnerOptions
+from holdfast.rules.streams.owner import OwnerMachine
 from holdfast.rules.streams.sequencer import Rules
 from holdfast.streams.alarms import Alarms
-from holdfast.streams.owned import Owned
+from holdfast.streams.owned import OwnedStream
 from simulator.loop import SimClock
 
 VIRTUAL = True
 
 
-def owned(key: str) -> Owned:
+def owned(key: str) -> OwnedStream:
     app = App("alarms")
     app.stream("s", seq="n")(lambda message, context: None)
-    rules = OwnerRules(Rules("dense"))
-    return Owned(app.streams["s"], key, Owner(key, rules, 0.0), Claim(key, "m", 1), 0.0)
+    rules = OwnerOptions(Rules("dense"))
+    return OwnedStream(app.streams["s"], key, OwnerMachine(key, rules, 0.0), Claim(key, "m", 1), 0.0)
 
 
 async def test_an_alarm_rings_at_the_time_that_was_set_last() -> None:

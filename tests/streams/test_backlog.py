@@ -169,7 +169,7 @@ async def test_a_deep_backlog_goes_on_at_once_on_a_node_of_an_older_version(town
 
 async def test_a_deep_backlog_is_reserved_first_where_it_moves_though_another_node_ended(town: Town) -> None:
     node = await town.start(app_of())
-    assert await node.work.seating.warm("s", KEY, MovedFrom(deep=True)) == ""
+    assert await node.work.assignment.warm("s", KEY, MovedFrom(deep=True)) == ""
     node.host.news.left("another")
     assert node.work.owners.adopt("s", KEY, await town.coordinator.claim(KEY, node.id))
     await town.until(lambda: node.queues["s"].called("reserve"), 1.0)
@@ -393,7 +393,7 @@ async def test_the_wait_for_a_gap_goes_on_where_a_stream_moves(town: Town) -> No
         await town.clock.sleep(20.0)
         assert await node.work.moves.move(KEY, to.id) == ""
         await town.until(partial(to.owns, KEY))
-    [waits] = b.work.standstills.all() or a.work.standstills.all()
+    [waits] = b.work.waiting_streams.all() or a.work.waiting_streams.all()
     assert waits.kind == "gap"
     assert waits.since_s == pytest.approx(40.0, abs=1.0)
     await town.until(lambda: town.results("k") == [0, 2])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast import App, Context, StreamHandler
 from holdfast.errors import ConfigError, HandlerFailed
-from holdfast.ports.slots import MessageWork, Ran
+from holdfast.ports.slots import MessageWork, RunResult
 from holdfast.slots.thread import drive
 from holdfast.streams.models import Models, ModelSpec
 from holdfast.streams.worker import StreamWorker
@@ -160,7 +160,7 @@ def working(memory_mb: int = 0) -> tuple[StreamWorker, FakeHost]:
     return StreamWorker(app.streams, None, host, models=app.models, model_memory_mb=memory_mb), host
 
 
-def run(worker: StreamWorker, key: str) -> Ran:
+def run(worker: StreamWorker, key: str) -> RunResult:
     return drive(worker.run("frames", key, [MessageWork(0, 0, b"x")], 9, 9.0))
 
 

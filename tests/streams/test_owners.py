@@ -683,7 +683,7 @@ async def test_a_move_warms_before_it_stops(town: Town) -> None:
     assert await a.work.moves.move(KEY, b.id) == ""
     await town.until(lambda: not a.owns(KEY))
     assert warmed[0] == (True, False)
-    assert Sum.story[0] == "open k 1", "in the seat that it will have"
+    assert Sum.story[0] == "open k 1", "in the handle that it will have"
     await town.send(*numbers(2, 3))
     await finished(town, 4)
     assert b.owns(KEY)
@@ -806,7 +806,7 @@ async def test_a_target_loads_the_models_before_it_gets_the_stream(town: Town) -
 
 async def test_a_stream_that_never_committed_warms_too(town: Town) -> None:
     b = await town.start(app_of(models="weights"), "b")
-    assert await b.work.seating.warm("s", "s/new") == ""
+    assert await b.work.assignment.warm("s", "s/new") == ""
     assert Sum.story == ["load weights", "open new 0"]
 
 
@@ -815,7 +815,7 @@ async def test_a_node_prepares_nothing_for_a_stream_that_it_owns(town: Town) -> 
     await town.send(*numbers(0, 1))
     await finished(town, 2)
     opened = list(Sum.story)
-    assert await a.work.seating.warm("s", KEY) == ""
+    assert await a.work.assignment.warm("s", KEY) == ""
     await town.clock.sleep(2 * LIMITS.move_timeout_s + 1)
     assert Sum.story == opened, "its handler stays as it is"
     await town.send(*numbers(2))
@@ -834,23 +834,23 @@ async def test_who_asks_while_a_stream_warms_is_told_how_it_ends(town: Town) -> 
         raise Unavailable("no")
 
     node.state.instead["peek"] = peek
-    both = [asyncio.ensure_future(node.work.seating.warm("s", KEY)) for _ in range(2)]
+    both = [asyncio.ensure_future(node.work.assignment.warm("s", KEY)) for _ in range(2)]
     await asked.wait()
     go_on.set()
     assert await asyncio.gather(*both) == ["the state can't be read: no"] * 2
     assert len(node.state.called("peek")) == 1
-    assert sum(seat.streams for seat in node.work.pool.seats) == 0
+    assert sum(handle.streams for handle in node.work.pool.handles) == 0
     del node.state.instead["peek"]
-    assert await node.work.seating.warm("s", KEY) == "", "and may be asked again"
+    assert await node.work.assignment.warm("s", KEY) == "", "and may be asked again"
 
 
 async def test_what_was_warmed_in_vain_is_let_go(town: Town) -> None:
     a, b = await two(town)
-    assert await b.work.seating.warm("s", KEY) == ""
-    seats = [seat.streams for seat in b.work.pool.seats]
-    assert sum(seats) == 1
+    assert await b.work.assignment.warm("s", KEY) == ""
+    handles = [handle.streams for handle in b.work.pool.handles]
+    assert sum(handles) == 1
     await town.clock.sleep(2 * LIMITS.move_timeout_s + 1)
-    assert sum(seat.streams for seat in b.work.pool.seats) == 0
+    assert sum(handle.streams for handle in b.work.pool.handles) == 0
     assert Sum.story == ["open k 1", "close k 1"]
     assert a.owns(KEY)
 
@@ -1107,7 +1107,7 @@ async def test_nothing_runs_beside_a_head_that_the_next_death_is_blamed_on(town:
     await runs[suspect].wait()
     await town.send(*numbers(0, key="other"))
     await town.until(lambda: (entry := node.work.owners.get("s/other")) is not None and entry.kept_waiting)
-    assert [waits.kind for waits in node.work.standstills.all()] == ["suspect"]
+    assert [waits.kind for waits in node.work.waiting_streams.all()] == ["suspect"]
     go_on.set()
     await asked.wait()
     await town.clock.sleep(1)
@@ -1242,7 +1242,7 @@ async def test_a_stream_that_is_let_go_while_its_slot_takes_it_is_closed_there(
     answer.set()
     await town.clock.sleep(1)
     assert told == [KEY], "else its models are in use for ever"
-    assert [seat.streams for seat in node.work.pool.seats] == [0]
+    assert [handle.streams for handle in node.work.pool.handles] == [0]
 
 
 @pytest.mark.parametrize("call", ["load", "open"])
@@ -1253,7 +1253,7 @@ async def test_a_stream_that_came_again_is_not_closed_by_who_had_it_before(town:
     await town.send(*numbers(0))
     await asked.wait()
     node.work.owners.drop_all()
-    await town.until(lambda: (entry := node.work.owners.get(KEY)) is not None and entry.seat is not None)
+    await town.until(lambda: (entry := node.work.owners.get(KEY)) is not None and entry.handle is not None)
     answer.set()
     await finished(town, 1)
     await town.send(*numbers(1))
@@ -1270,7 +1270,7 @@ async def test_a_stream_that_is_let_go_before_its_models_are_asked_for_takes_no_
     generation = entry.owner.generation
     owners.drop_all()
     await node.work.loader.load(entry, generation, LoadModels())
-    assert [seat.streams for seat in node.work.pool.seats] == [0, 0]
+    assert [handle.streams for handle in node.work.pool.handles] == [0, 0]
 
 
 # --- what is hidden in the queue

@@ -20,7 +20,7 @@ from holdfast.errors import (
 from holdfast.services.memory.peer import MemoryPeer
 from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams import asking, operations
-from holdfast.streams.queries import Answered
+from holdfast.streams.queries import CommittedAnswer
 from holdfast.testing import node_for_tests
 from tests.streams.town import LIMITS, Town, TownNode
 
@@ -63,7 +63,9 @@ def app(**settings: Any) -> App:
     return made
 
 
-async def ask(node: TownNode, request: Any = None, *, key: str = KEY, timeout_s: float = 9.0) -> Answered:
+async def ask(
+    node: TownNode, request: Any = None, *, key: str = KEY, timeout_s: float = 9.0
+) -> CommittedAnswer:
     return await node.work.queries.answer("s", key, json.dumps(request).encode(), timeout_s)
 
 
@@ -120,7 +122,7 @@ async def test_any_node_answers_and_claims_nothing(town: Town) -> None:
     assert (await ask(second)).body == b"1"
     assert not second.owns(KEY)
     assert first.owns(KEY)
-    assert (await ask(second, key="s/new")) == Answered(b"0", 0, 0)
+    assert (await ask(second, key="s/new")) == CommittedAnswer(b"0", 0, 0)
     assert await town.coordinator.lookup("s/new") is None
     assert await town.state.peek("s/new") is None
     assert second.state.called("open") == []

@@ -16,9 +16,9 @@ from holdfast.common.protocol import (
     Done,
     Explain,
     Forward,
+    ForwardAnswer,
+    ForwardedDelivery,
     Move,
-    Parcel,
-    ParcelAnswer,
     Reply,
     Request,
     SettleReport,
@@ -32,7 +32,7 @@ from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.queue import MemoryQueue
-from holdfast.streams.forwarding import FORWARD_PARCELS_MAX
+from holdfast.streams.forwarding import FORWARDS_MAX
 from holdfast.streams.placing import LOG_EVERY_S, Placing
 from holdfast.streams.reservations import Reservations
 from holdfast.streams.router import Router
@@ -55,7 +55,7 @@ LIMITS = limits_with(
 KEY = "s/k"
 
 Verdict = Literal["accepted", "full", "no", "unknown"]
-Judge = Callable[[Parcel], ParcelAnswer]
+Judge = Callable[[ForwardedDelivery], ForwardAnswer]
 
 
 def member(name: str, streams: int = 0, room: int = 100) -> Member:
@@ -125,10 +125,10 @@ class Peers:
         if name in self.strange:
             return UnknownMember("somebody")
         judge = self.judges.get(name, say("accepted"))
-        return Answers([judge(parcel) for parcel in request.parcels])
+        return Answers([judge(forwarded) for forwarded in request.deliveries])
 
-    def parcels(self, name: str) -> list[Parcel]:
-        return [parcel for forward in self.forwards[name] for parcel in forward.parcels]
+    def deliveries(self, name: str) -> list[ForwardedDelivery]:
+        return [forwarded for forward in self.forwards[name] for forwarded in forward.deliveries]
 
 
 class Rig:
@@ -192,7 +192,7 @@ async def rig(clock: Clock, tasks: Tasks) -> Rig:
 
 
 def say(verdict: Literal["accepted", "full", "no"], owner: str = "", epoch: int = 0) -> Judge:
-    return lambda parcel: ParcelAnswer(parcel.number, verdict, owner, epoch)
+    return lambda forwarded: ForwardAnswer(forwarded.number, verdict, owner, epoch)
 
 
 # --- to whom
@@ -203,7 +203,7 @@ async def test_a_message_of_an_own_stream_needs_no_custody(rig: Rig) -> None:
     rig.owners.verdicts[KEY] = "accepted"
     await rig.dispatch(held(1))
     assert [key for key, _ in rig.owners.offered] == [KEY]
-    assert len(rig.router.custody) == 0
+    assert len(rig.router.forwards) == 0
 
 
 async def test_a_new_key_is_claimed_and_adopted_once(rig: Rig) -> None:
@@ -211,7 +211,7 @@ async def test_a_new_key_is_claimed_and_adopted_once(rig: Rig) -> None:
     await rig.dispatch(held(1), held(2), held(3))
     assert [claim.member for claim in rig.owners.adopted] == ["me"]
     assert [message.place.seq for _, message in rig.owners.offered] == [1, 2, 3]
-    assert len(rig.router.custody) == 0
+    assert len(rig.router.forwards) == 0
 
 
 async def test_a_new_key_goes_to_the_node_with_most_room(rig: Rig) -> None:
@@ -219,7 +219,7 @@ async def test_a_new_key_goes_to_the_node_with_most_room(rig: Rig) -> None:
     await rig.live(member("a", streams=5), member("b", streams=1))
     rig.membership.view["me"] = member("me", streams=9)
     await rig.dispatch(held(1), held(2))
-    assert [parcel.seq for parcel in rig.peers.parcels("b")] == [1, 2]
+    assert [forwarded.seq for forwarded in rig.peers.deliveries("b")] == [1, 2]
     claim = await rig.coordinator.lookup(KEY)
     assert claim is not None
     assert claim.member == "b"
@@ -232,21 +232,21 @@ async def test_an_owned_key_goes_to_its_owner_whatever_the_load(rig: Rig) -> Non
     await rig.dispatch(held(1))
     (forward,) = rig.peers.forwards["a"]
     assert (forward.sender, forward.reply_to) == ("me", "sim://me")
-    (parcel,) = forward.parcels
-    assert (parcel.receipt, parcel.body, parcel.key, parcel.stream) == ("r1", b"body 1", KEY, "s")
+    (forwarded,) = forward.deliveries
+    assert (forwarded.receipt, forwarded.body, forwarded.key, forwarded.stream) == ("r1", b"body 1", KEY, "s")
     await rig.dispatch(held(2))
-    assert len(rig.peers.parcels("a")) == 2, "the route is known now"
+    assert len(rig.peers.deliveries("a")) == 2, "the route is known now"
 
 
 async def test_nobody_with_room_is_no_reason_to_lose_a_message(rig: Rig) -> None:
     await rig.live()
     rig.membership.view["me"] = member("me", room=0)
     await rig.dispatch(held(1))
-    assert len(rig.router.custody) == 1
+    assert len(rig.router.forwards) == 1
     assert "no node takes a stream" in rig.log.events("warning")
     rig.membership.view["me"] = member("me")
     await rig.clock.sleep(1)
-    assert len(rig.router.custody) == 0
+    assert len(rig.router.forwards) == 0
     assert len(rig.owners.offered) == 1
 
 
@@ -268,12 +268,12 @@ async def test_without_a_membership_nothing_is_placed_or_given_back(rig: Rig) ->
     rig.membership.alive = False
     await rig.dispatch(held(1))
     await rig.clock.sleep(100)
-    assert len(rig.router.custody) == 1
+    assert len(rig.router.forwards) == 1
     assert await rig.coordinator.claims() == []
     assert rig.stats.given_back == 0
     rig.membership.alive = True
     await rig.clock.sleep(2)
-    assert len(rig.router.custody) == 0
+    assert len(rig.router.forwards) == 0
 
 
 async def test_a_claim_on_a_stream_that_is_not_declared_here_is_not_adopted(rig: Rig) -> None:
@@ -282,7 +282,7 @@ async def test_a_claim_on_a_stream_that_is_not_declared_here_is_not_adopted(rig:
     await rig.dispatch(*await rig.receive())
     assert rig.owners.offered == []
     await rig.clock.sleep(30)
-    assert len(rig.router.custody) == 0
+    assert len(rig.router.forwards) == 0
     assert rig.events("given back") == 1, "to a node that declares it"
 
 
@@ -293,13 +293,13 @@ async def test_custody_lasts_until_the_owner_reports_the_commit(rig: Rig) -> Non
     await rig.live(member("a"))
     await rig.owned_by("a")
     await rig.dispatch(held(1), held(2))
-    assert len(rig.router.custody) == 2
+    assert len(rig.router.forwards) == 2
     assert list(rig.router.holding("s")) == [], "the owner keeps them alive"
-    first, second = rig.peers.parcels("a")
+    first, second = rig.peers.deliveries("a")
     rig.router.reported(SettleReport("me", "a", [first.number], []))
-    assert len(rig.router.custody) == 1
+    assert len(rig.router.forwards) == 1
     rig.router.reported(SettleReport("me", "a", [second.number, 999], [998]))
-    assert len(rig.router.custody) == 0
+    assert len(rig.router.forwards) == 0
 
 
 async def test_what_nobody_has_accepted_is_kept_alive_from_here(rig: Rig) -> None:
@@ -321,11 +321,15 @@ async def test_a_lost_owner_s_messages_go_to_the_next_at_once(rig: Rig) -> None:
     now = rig.clock.monotonic()
     rig.router.left("a")
     await settle_down()
-    assert [parcel.seq for parcel in rig.peers.parcels("b")] == [1, 2]
-    assert [parcel.receives for parcel in rig.peers.parcels("b")] == [2, 2], "it may have died of them"
+    assert [forwarded.seq for forwarded in rig.peers.deliveries("b")] == [1, 2]
+    assert [forwarded.receives for forwarded in rig.peers.deliveries("b")] == [2, 2], (
+        "it may have died of them"
+    )
     assert rig.clock.monotonic() == now
-    rig.router.reported(SettleReport("me", "b", [parcel.number for parcel in rig.peers.parcels("b")], []))
-    assert len(rig.router.custody) == 0
+    rig.router.reported(
+        SettleReport("me", "b", [forwarded.number for forwarded in rig.peers.deliveries("b")], [])
+    )
+    assert len(rig.router.forwards) == 0
 
 
 async def test_a_lost_owner_s_messages_may_come_home(rig: Rig) -> None:
@@ -337,7 +341,7 @@ async def test_a_lost_owner_s_messages_may_come_home(rig: Rig) -> None:
     rig.router.left("a")
     await settle_down()
     assert [message.place.seq for _, message in rig.owners.offered] == [1]
-    assert len(rig.router.custody) == 0
+    assert len(rig.router.forwards) == 0
 
 
 async def test_what_its_owner_kept_alive_is_not_taken_for_lapsed(rig: Rig) -> None:
@@ -350,7 +354,7 @@ async def test_what_its_owner_kept_alive_is_not_taken_for_lapsed(rig: Rig) -> No
         await rig.clock.sleep(10)
         await rig.queue.extend([message.receipts[0].receipt], VISIBILITY_S)
     rig.peers.judges["a"] = say("full")
-    (number,) = {parcel.number for parcel in rig.peers.parcels("a")}
+    (number,) = {forwarded.number for forwarded in rig.peers.deliveries("a")}
     rig.router.reported(SettleReport("me", "a", [], [number]))
     assert message.receipts[0].expires_at > rig.clock.monotonic()
 
@@ -360,7 +364,7 @@ async def test_a_report_that_was_lost_costs_another_offer(rig: Rig) -> None:
     await rig.owned_by("a")
     await rig.dispatch(held(1))
     await rig.clock.sleep(2 * LIMITS.custody_check_s)
-    offers = rig.peers.parcels("a")
+    offers = rig.peers.deliveries("a")
     assert len(offers) == 2
     assert offers[0].number == offers[1].number, "the owner knows it by that"
 
@@ -372,9 +376,9 @@ async def test_what_lapsed_in_nobody_s_hands_is_the_queue_s(rig: Rig) -> None:
     rig.membership.alive = False  # so that nothing is given back
     await rig.dispatch(held(1, expires_at=rig.clock.monotonic() + VISIBILITY_S))
     await rig.clock.sleep(VISIBILITY_S - 1)
-    assert len(rig.router.custody) == 1
+    assert len(rig.router.forwards) == 1
     await rig.clock.sleep(LIMITS.custody_check_s)
-    assert len(rig.router.custody) == 0
+    assert len(rig.router.forwards) == 0
 
 
 async def test_what_comes_back_from_an_owner_is_sorted(rig: Rig) -> None:
@@ -386,20 +390,20 @@ async def test_what_comes_back_from_an_owner_is_sorted(rig: Rig) -> None:
     rig.router.take_back("s", KEY, [message], "b")
     await settle_down()
     assert [receipt.receipt for receipt in rig.returned] == ["foreign"]
-    assert [parcel.receipt for parcel in rig.peers.parcels("b")] == ["own"]
+    assert [forwarded.receipt for forwarded in rig.peers.deliveries("b")] == ["own"]
 
 
 async def test_batches_are_bounded_and_one_call_at_a_time(rig: Rig) -> None:
     await rig.live(member("a"))
     await rig.owned_by("a")
     rig.peers.delay_s = 0.5
-    await rig.dispatch(*(held(n) for n in range(2 * FORWARD_PARCELS_MAX + 50)))
+    await rig.dispatch(*(held(n) for n in range(2 * FORWARDS_MAX + 50)))
     await rig.clock.sleep(10)
-    sizes = [len(forward.parcels) for forward in rig.peers.forwards["a"]]
-    assert max(sizes) <= FORWARD_PARCELS_MAX
-    assert sum(sizes) == 2 * FORWARD_PARCELS_MAX + 50
+    sizes = [len(forward.deliveries) for forward in rig.peers.forwards["a"]]
+    assert max(sizes) <= FORWARDS_MAX
+    assert sum(sizes) == 2 * FORWARDS_MAX + 50
     assert len(sizes) <= 4
-    assert [parcel.seq for parcel in rig.peers.parcels("a")] == list(range(sum(sizes)))
+    assert [forwarded.seq for forwarded in rig.peers.deliveries("a")] == list(range(sum(sizes)))
 
 
 async def test_a_call_carries_only_so_many_bytes(rig: Rig) -> None:
@@ -408,7 +412,7 @@ async def test_a_call_carries_only_so_many_bytes(rig: Rig) -> None:
     body = bytes(LIMITS.forward_bytes_max // 2)
     await rig.dispatch(*(held(n, body=body) for n in range(5)), held(5, body=3 * body))
     await rig.clock.sleep(1)
-    assert [len(forward.parcels) for forward in rig.peers.forwards["a"]] == [2, 2, 1, 1]
+    assert [len(forward.deliveries) for forward in rig.peers.forwards["a"]] == [2, 2, 1, 1]
 
 
 # --- redirects
@@ -421,10 +425,10 @@ async def test_a_redirect_is_followed_to_a_higher_epoch_only(rig: Rig) -> None:
     rig.peers.judges["a"] = say("no", "b", 8)
     rig.peers.judges["b"] = say("no", "a", 8)
     await rig.dispatch(held(1))
-    assert len(rig.peers.parcels("a")) == 1
-    assert len(rig.peers.parcels("b")) == 1, "8 is above 7"
+    assert len(rig.peers.deliveries("a")) == 1
+    assert len(rig.peers.deliveries("b")) == 1, "8 is above 7"
     assert rig.stats.redirected == 1, "8 is not above 8: the coordinator was asked"
-    assert [parcel.seq for parcel in rig.peers.parcels("c")] == [1]
+    assert [forwarded.seq for forwarded in rig.peers.deliveries("c")] == [1]
 
 
 async def test_nodes_that_send_one_another_in_circles_end_at_the_queue(rig: Rig) -> None:
@@ -436,7 +440,7 @@ async def test_nodes_that_send_one_another_in_circles_end_at_the_queue(rig: Rig)
     await rig.dispatch(*await rig.receive())
     await rig.clock.sleep(60)
     assert rig.events("given back") == 1
-    assert len(rig.peers.parcels("a") + rig.peers.parcels("b")) < 4 * LIMITS.give_back_after
+    assert len(rig.peers.deliveries("a") + rig.peers.deliveries("b")) < 4 * LIMITS.give_back_after
 
 
 async def test_a_redirect_to_this_node_is_looked_into_here(rig: Rig) -> None:
@@ -467,11 +471,11 @@ async def test_a_call_that_fails_is_made_again_and_its_node_looked_at(rig: Rig, 
     rig.peers.failing["a"] = error
     await rig.dispatch(held(1))
     assert rig.membership.suspected == ["a"]
-    assert len(rig.router.custody) == 1
+    assert len(rig.router.forwards) == 1
     del rig.peers.failing["a"]
     await rig.clock.sleep(1)
     assert list(rig.router.holding("s")) == [], "accepted"
-    assert len(rig.router.custody) == 1
+    assert len(rig.router.forwards) == 1
 
 
 async def test_a_stranger_at_the_address_is_looked_at(rig: Rig) -> None:
@@ -480,7 +484,7 @@ async def test_a_stranger_at_the_address_is_looked_at(rig: Rig) -> None:
     rig.peers.strange.add("a")
     await rig.dispatch(held(1))
     assert rig.membership.suspected == ["a"]
-    assert len(rig.router.custody) == 1
+    assert len(rig.router.forwards) == 1
 
 
 async def test_a_full_owner_is_asked_ever_more_rarely_then_the_queue(rig: Rig) -> None:
@@ -490,8 +494,8 @@ async def test_a_full_owner_is_asked_ever_more_rarely_then_the_queue(rig: Rig) -
     began = rig.clock.monotonic()
     await rig.dispatch(*await rig.receive())
     await rig.clock.sleep(VISIBILITY_S / 3)
-    assert LIMITS.give_back_after <= len(rig.peers.parcels("a")) <= LIMITS.give_back_after + 1
-    assert len(rig.router.custody) == 0
+    assert LIMITS.give_back_after <= len(rig.peers.deliveries("a")) <= LIMITS.give_back_after + 1
+    assert len(rig.router.forwards) == 0
     (given_back,) = [event for event in rig.queue.log if event.kind == "given back"]
     assert given_back.at - began > 0.5, "not in a hot loop"
 
@@ -502,9 +506,9 @@ async def test_a_stream_of_another_program_is_left_to_it(rig: Rig) -> None:
     await rig.live(stranger)
     await rig.owned_by(stranger.id)
     await rig.dispatch(*await rig.receive(3))
-    assert (len(rig.router.custody), rig.events("given back")) == (0, 3)
+    assert (len(rig.router.forwards), rig.events("given back")) == (0, 3)
     await rig.dispatch(held(3))  # by the route that is known now
-    assert len(rig.router.custody) == 0
+    assert len(rig.router.forwards) == 0
     assert rig.peers.forwards == {}
     assert rig.membership.suspected == []
     assert rig.log.events("warning") == ["another program owns a stream; its messages go back to the queue"]
@@ -552,7 +556,9 @@ async def test_an_answer_that_news_have_overtaken_leads_to_no_other_program(
 
 def refusing(*seqs: int) -> Judge:
     """An owner that refuses these, and takes all others."""
-    return lambda parcel: ParcelAnswer(parcel.number, "no" if int(parcel.seq) in seqs else "accepted")
+    return lambda forwarded: ForwardAnswer(
+        forwarded.number, "no" if int(forwarded.seq) in seqs else "accepted"
+    )
 
 
 @pytest.mark.parametrize("fifo, given_back", [(True, ["m2", "m3"]), (False, ["m2"])])
@@ -571,7 +577,7 @@ async def test_what_follows_a_message_goes_back_with_it_where_the_queue_keeps_or
     else:
         await rig.clock.sleep(VISIBILITY_S / 3)
     assert sorted(event.id for event in rig.queue.log if event.kind == "given back") == given_back
-    assert len(rig.router.custody) == 3 - len(given_back), "an owner has the others"
+    assert len(rig.router.forwards) == 3 - len(given_back), "an owner has the others"
 
 
 async def test_messages_of_a_lost_owner_go_back_once_where_the_first_takes_the_others_along(rig: Rig) -> None:
@@ -585,7 +591,7 @@ async def test_messages_of_a_lost_owner_go_back_once_where_the_first_takes_the_o
     rig.router.left("a")
     await settle_down()
     assert sorted(event.id for event in rig.queue.log if event.kind == "given back") == ["m1", "m2", "m3"]
-    assert len(rig.router.custody) == 0
+    assert len(rig.router.forwards) == 0
 
 
 async def test_another_stream_keeps_its_messages_when_one_of_a_fifo_queue_goes_back(rig: Rig) -> None:
@@ -633,13 +639,13 @@ class Inbox:
         self.room = room
         self.accepted: list[int] = []
 
-    def judge(self, parcel: Parcel) -> ParcelAnswer:
+    def judge(self, forwarded: ForwardedDelivery) -> ForwardAnswer:
         """Answer as an owner does."""
         if self.room <= 0:
-            return ParcelAnswer(parcel.number, "full")
+            return ForwardAnswer(forwarded.number, "full")
         self.room -= 1
-        self.accepted.append(int(parcel.seq))
-        return ParcelAnswer(parcel.number, "accepted")
+        self.accepted.append(int(forwarded.seq))
+        return ForwardAnswer(forwarded.number, "accepted")
 
 
 async def full_owner(rig: Rig) -> Inbox:
@@ -655,9 +661,9 @@ async def test_what_waits_for_room_stays_in_custody_where_the_queue_knows_no_key
     inbox = await full_owner(without_keys(rig))
     await rig.dispatch(*(held(n) for n in range(5)))
     await rig.clock.sleep(10 * VISIBILITY_S)
-    assert (len(rig.router.custody), rig.stats.given_back) == (5, 0)
+    assert (len(rig.router.forwards), rig.stats.given_back) == (5, 0)
     assert len(list(rig.router.holding("s"))) == 5, "it is hidden from others"
-    assert len(rig.peers.parcels("a")) < 11 * VISIBILITY_S / LIMITS.defer.max_s * 2, (
+    assert len(rig.peers.deliveries("a")) < 11 * VISIBILITY_S / LIMITS.defer.max_s * 2, (
         "one is offered at a time"
     )
     inbox.room = 5
@@ -673,10 +679,10 @@ async def test_what_waits_behind_a_gap_lapses_where_the_queue_keeps_order(
     rig.queue.fifo, rig.queue.by_key = True, False
     await rig.live(member("a"))
     await rig.owned_by("a")
-    rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "full", held_back=is_behind_gap)
+    rig.peers.judges["a"] = lambda forwarded: ForwardAnswer(forwarded.number, "full", held_back=is_behind_gap)
     await rig.dispatch(held(3))
     assert bool(list(rig.router.holding("s"))) is not is_behind_gap
-    assert len(rig.router.custody) == 1
+    assert len(rig.router.forwards) == 1
 
 
 async def test_the_lowest_that_waits_is_offered_first(rig: Rig) -> None:
@@ -704,7 +710,7 @@ async def test_a_key_takes_its_share_of_the_custody_and_its_highest_go_back(rig:
     inbox = await full_owner(without_keys(rig))
     await rig.dispatch(*reversed(await rig.receive(10)), *(held(n) for n in range(10, LINE_MAX + 10)))
     await settle_down()
-    assert (len(rig.router.custody), rig.stats.given_back) == (LINE_MAX, 10)
+    assert (len(rig.router.forwards), rig.stats.given_back) == (LINE_MAX, 10)
     assert rig.router.waiting.is_crowded("s")
     assert not rig.router.waiting.is_crowded("other")
     inbox.room = 100
@@ -764,7 +770,7 @@ async def test_a_queue_that_can_t_take_it_back_shows_it_again_by_itself(rig: Rig
     rig.queue.give_back = give_back  # type: ignore[method-assign]
     await rig.dispatch(*await rig.receive())
     await rig.clock.sleep(10)
-    assert len(rig.router.custody) == 0
+    assert len(rig.router.forwards) == 0
     assert "could not give back messages; they show again by themselves" in rig.log.events("warning")
 
 
@@ -773,75 +779,77 @@ async def test_beyond_the_limit_of_custody_what_finds_no_owner_goes_back_at_once
     await rig.owned_by("a")
     rig.peers.judges["a"] = say("full")
     await rig.dispatch(*(held(n) for n in range(LIMITS.custody_limit + 20)))
-    assert len(rig.router.custody) == LIMITS.custody_limit
+    assert len(rig.router.forwards) == LIMITS.custody_limit
     assert rig.stats.given_back == 20
 
 
-async def test_half_of_what_a_node_holds_is_left_to_inboxes_by_custody(clock: Clock, tasks: Tasks) -> None:
+async def test_half_of_what_a_node_holds_is_left_to_inboxes_by_pending_forwards(
+    clock: Clock, tasks: Tasks
+) -> None:
     """A node that is full of messages in custody could never receive the one for which they wait."""
     rig = Rig(clock, tasks, msgspec.structs.replace(LIMITS, max_held=30, custody_limit=30))
     await rig.live(member("a"))
     await rig.owned_by("a")
     rig.peers.judges["a"] = say("full")
     await rig.dispatch(*(held(n) for n in range(30)))
-    assert len(rig.router.custody) == 15
+    assert len(rig.router.forwards) == 15
     assert rig.stats.given_back == 15
 
 
 async def test_what_its_owner_holds_back_does_not_count_until_it_runs_again(rig: Rig) -> None:
     await rig.live(member("a"), member("b"))
     await rig.owned_by("a")
-    rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "accepted", held_back=True)
+    rig.peers.judges["a"] = lambda forwarded: ForwardAnswer(forwarded.number, "accepted", held_back=True)
     await rig.dispatch(*(held(n) for n in range(3)))
-    assert (len(rig.router.custody), rig.router.custody.kept) == (3, 0)
+    assert (len(rig.router.forwards), rig.router.forwards.kept) == (3, 0)
     rig.peers.judges["a"] = say("accepted")
     await rig.clock.sleep(2 * LIMITS.custody_check_s)
-    assert (len(rig.router.custody), rig.router.custody.kept) == (3, 3), "it is asked again"
-    rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "accepted", held_back=True)
+    assert (len(rig.router.forwards), rig.router.forwards.kept) == (3, 3), "it is asked again"
+    rig.peers.judges["a"] = lambda forwarded: ForwardAnswer(forwarded.number, "accepted", held_back=True)
     await rig.clock.sleep(2 * LIMITS.custody_check_s)
-    assert rig.router.custody.kept == 0
-    first, second, third = (parcel.number for parcel in rig.peers.parcels("a")[:3])
+    assert rig.router.forwards.kept == 0
+    first, second, third = (forwarded.number for forwarded in rig.peers.deliveries("a")[:3])
     rig.router.reported(SettleReport("me", "a", [first], []))
-    assert (len(rig.router.custody), rig.router.custody.kept) == (2, 0)
+    assert (len(rig.router.forwards), rig.router.forwards.kept) == (2, 0)
     rig.peers.judges["a"] = say("full")
     rig.router.reported(SettleReport("me", "a", [], [second, third]))
-    assert (len(rig.router.custody), rig.router.custody.kept) == (2, 2), "nobody holds them now"
+    assert (len(rig.router.forwards), rig.router.forwards.kept) == (2, 2), "nobody holds them now"
 
 
 async def test_what_was_held_back_counts_until_its_next_owner_says_that_it_holds_it_back(rig: Rig) -> None:
     await rig.live(member("a"), member("b"))
     await rig.owned_by("a")
-    rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "accepted", held_back=True)
+    rig.peers.judges["a"] = lambda forwarded: ForwardAnswer(forwarded.number, "accepted", held_back=True)
     await rig.dispatch(*(held(n) for n in range(3)))
 
-    def moved(parcel: Parcel) -> ParcelAnswer:
+    def moved(forwarded: ForwardedDelivery) -> ForwardAnswer:
         rig.peers.delay_s = 100.0  # which is how long the next owner takes to answer
-        return ParcelAnswer(parcel.number, "no", "b", 9)
+        return ForwardAnswer(forwarded.number, "no", "b", 9)
 
     rig.peers.judges["a"] = moved
     await rig.clock.sleep(2 * LIMITS.custody_check_s)
-    assert len(rig.peers.parcels("b")) == 3
-    assert (len(rig.router.custody), rig.router.custody.kept) == (3, 3)
+    assert len(rig.peers.deliveries("b")) == 3
+    assert (len(rig.router.forwards), rig.router.forwards.kept) == (3, 3)
 
 
 async def test_a_node_full_of_what_owners_hold_back_takes_the_message_that_is_missing(rig: Rig) -> None:
     await rig.live(member("a"))
     await rig.owned_by("a")
-    rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "accepted", held_back=True)
+    rig.peers.judges["a"] = lambda forwarded: ForwardAnswer(forwarded.number, "accepted", held_back=True)
     await rig.dispatch(*(held(n) for n in range(LIMITS.max_held + 20)))
-    assert (len(rig.router.custody), rig.router.custody.kept) == (LIMITS.max_held + 20, 0)
+    assert (len(rig.router.forwards), rig.router.forwards.kept) == (LIMITS.max_held + 20, 0)
 
 
 async def test_what_is_settled_in_the_last_moment_is_not_given_back(rig: Rig) -> None:
     await rig.live(member("a"))
     await rig.owned_by("a")
     await rig.dispatch(*(held(n) for n in range(LIMITS.custody_limit + 1)))
-    (parcel, *_) = rig.peers.parcels("a")
+    (forwarded, *_) = rig.peers.deliveries("a")
     rig.peers.judges["a"] = say("full")
     # One report returns it, the next says that another owner had committed it.
-    rig.router.reported(SettleReport("me", "a", [], [parcel.number]))
+    rig.router.reported(SettleReport("me", "a", [], [forwarded.number]))
     await rig.clock.sleep(0)
-    rig.router.reported(SettleReport("me", "a", [parcel.number], []))
+    rig.router.reported(SettleReport("me", "a", [forwarded.number], []))
     await rig.clock.sleep(30)
     assert rig.events("given back") == 0
 
@@ -850,11 +858,11 @@ async def test_a_report_of_one_that_does_not_hold_it_changes_nothing(rig: Rig) -
     await rig.live(member("a"))
     await rig.owned_by("a")
     await rig.dispatch(held(1))
-    (parcel,) = rig.peers.parcels("a")
-    rig.router.reported(SettleReport("me", "somebody", [], [parcel.number]))
+    (forwarded,) = rig.peers.deliveries("a")
+    rig.router.reported(SettleReport("me", "somebody", [], [forwarded.number]))
     await settle_down()
     assert list(rig.router.holding("s")) == []
-    assert len(rig.peers.parcels("a")) == 1
+    assert len(rig.peers.deliveries("a")) == 1
 
 
 async def test_before_a_stop_what_nobody_accepted_goes_back(rig: Rig) -> None:
@@ -865,7 +873,7 @@ async def test_before_a_stop_what_nobody_accepted_goes_back(rig: Rig) -> None:
     rig.peers.judges["a"] = say("full")
     await rig.dispatch(second)
     assert await rig.router.waiting.give_back_all() == 1
-    assert len(rig.router.custody) == 1, "an owner has the other"
+    assert len(rig.router.forwards) == 1, "an owner has the other"
     assert rig.events("given back") == 1
 
 
@@ -882,10 +890,10 @@ async def test_a_coordinator_that_is_down_delays_only_what_is_new(rig: Rig) -> N
 
     rig.coordinator.claim = broken  # type: ignore[method-assign]
     await rig.dispatch(held(2))
-    assert len(rig.peers.parcels("a")) == 2
+    assert len(rig.peers.deliveries("a")) == 2
     rig.router.dispatch("s", "s/new", held(3))
     await rig.clock.sleep(0.5)
-    assert len(rig.router.custody) == 3
+    assert len(rig.router.forwards) == 3
     down[0] = False
     await rig.clock.sleep(3)
     assert list(rig.router.holding("s")) == []
@@ -911,10 +919,10 @@ async def test_many_messages_of_a_new_key_make_one_claim(rig: Rig) -> None:
 
     rig.coordinator.claim = counting  # type: ignore[method-assign]
     await rig.dispatch(*(held(n) for n in range(30)))
-    assert len(rig.router.custody) == 30
+    assert len(rig.router.forwards) == 30
     await rig.clock.sleep(1)
     assert calls == [KEY]
-    assert len(rig.router.custody) == 0
+    assert len(rig.router.forwards) == 0
 
 
 async def test_a_place_that_could_not_be_claimed_is_free_for_the_next(rig: Rig) -> None:
@@ -931,7 +939,7 @@ async def test_a_place_that_could_not_be_claimed_is_free_for_the_next(rig: Rig) 
     rig.coordinator.claim = fail_once  # type: ignore[method-assign]
     await rig.dispatch(held(1))
     await rig.clock.sleep(1)
-    assert len(rig.peers.parcels("a")) == 1, "it has room for one, and nothing was placed there"
+    assert len(rig.peers.deliveries("a")) == 1, "it has room for one, and nothing was placed there"
 
 
 async def test_a_node_that_fails_is_asked_with_growing_pauses_however_much_there_is_for_it(rig: Rig) -> None:
@@ -948,7 +956,7 @@ async def test_a_node_that_fails_is_asked_with_growing_pauses_however_much_there
     await rig.clock.sleep(10.0)
     rig.router.dispatch("s", claims[0].key, held(2))
     await rig.clock.sleep(0.01)
-    assert rig.peers.parcels("away")[-1].seq == 2, "once it has answered there are no pauses"
+    assert rig.peers.deliveries("away")[-1].seq == 2, "once it has answered there are no pauses"
 
 
 # --- streams that are due
@@ -1006,10 +1014,10 @@ async def test_what_waits_for_a_peer_behind_messages_that_have_ended_is_forwarde
     await rig.dispatch(held(2, body=large))
     await rig.clock.sleep(1.0)  # the first waits to be offered again
     await rig.dispatch(held(3, body=large))
-    (first, *_) = rig.peers.parcels("a")
+    (first, *_) = rig.peers.deliveries("a")
     rig.router.reported(SettleReport("me", "a", [first.number], []))
     await rig.clock.sleep(10)
-    assert 3 in [parcel.seq for parcel in rig.peers.parcels("a")]
+    assert 3 in [forwarded.seq for forwarded in rig.peers.deliveries("a")]
     assert [each.place.seq for _, each in rig.router.holding("s")] == [], "their owner has them"
 
 
@@ -1018,15 +1026,15 @@ async def test_what_is_too_large_for_one_call_is_forwarded_in_several(rig: Rig) 
     await rig.owned_by("a")
     forwarded: list[int] = []
 
-    def judge(parcel: Parcel) -> ParcelAnswer:
-        forwarded.append(int(parcel.seq))
-        return ParcelAnswer(parcel.number, "accepted")
+    def judge(delivery: ForwardedDelivery) -> ForwardAnswer:
+        forwarded.append(int(delivery.seq))
+        return ForwardAnswer(delivery.number, "accepted")
 
     def limit(count: int) -> None:
         call = rig.peers.call
 
         async def limited(address: str, request: Request, timeout_s: float) -> Reply:
-            if isinstance(request, Forward) and len(request.parcels) > count:
+            if isinstance(request, Forward) and len(request.deliveries) > count:
                 raise TooLarge("too large for one request")
             return await call(address, request, timeout_s)
 
@@ -1038,7 +1046,9 @@ async def test_what_is_too_large_for_one_call_is_forwarded_in_several(rig: Rig) 
     await rig.clock.sleep(1)
     assert sorted(forwarded) == list(range(7))
     assert rig.router.waiting.count == 0
-    rig.router.reported(SettleReport("me", "a", [parcel.number for parcel in rig.peers.parcels("a")], []))
+    rig.router.reported(
+        SettleReport("me", "a", [forwarded.number for forwarded in rig.peers.deliveries("a")], [])
+    )
     limit(0)
     await rig.dispatch(held(7))
     await rig.clock.sleep(60)
@@ -1049,9 +1059,9 @@ async def test_what_is_too_large_for_one_call_is_forwarded_in_several(rig: Rig) 
 # --- back to the queue, which keeps a key for its owner
 
 
-def full_and_reserved(parcel: Parcel) -> ParcelAnswer:
+def full_and_reserved(forwarded: ForwardedDelivery) -> ForwardAnswer:
     """An owner without room answers that it has reserved its key."""
-    return ParcelAnswer(parcel.number, "full", reserved=True)
+    return ForwardAnswer(forwarded.number, "full", reserved=True)
 
 
 async def receives(rig: Rig) -> list[int]:
@@ -1064,7 +1074,7 @@ async def test_what_an_owner_elsewhere_has_reserved_goes_back_at_once_and_uncoun
     await rig.owned_by("a")
     rig.peers.judges["a"] = full_and_reserved
     await rig.dispatch(*await rig.receive(3))
-    assert len(rig.router.custody) == 0
+    assert len(rig.router.forwards) == 0
     assert rig.stats.given_back == 0
     assert await receives(rig) == [1, 1, 1]
 
@@ -1074,7 +1084,7 @@ async def test_what_an_owner_here_has_reserved_goes_back_at_once(rig: Rig) -> No
     rig.owners.verdicts[KEY] = "full"
     rig.owners.reserved.add(KEY)
     await rig.dispatch(*await rig.receive(3))
-    assert len(rig.router.custody) == 0
+    assert len(rig.router.forwards) == 0
     assert await receives(rig) == [1, 1, 1]
 
 
@@ -1085,11 +1095,11 @@ async def test_what_waits_for_room_here_goes_back_once_its_key_is_reserved(rig: 
     await rig.dispatch(first, second)
     rig.router.dispatch("s", "s/other", other)
     await settle_down()
-    assert len(rig.router.custody) == 3
+    assert len(rig.router.forwards) == 3
     rig.owners.reserved.add(KEY)
     rig.router.waiting.reserved(KEY)
     await settle_down()
-    assert len(rig.router.custody) == 1
+    assert len(rig.router.forwards) == 1
     assert await receives(rig) == [1, 1]
 
 
@@ -1099,7 +1109,7 @@ async def test_what_an_owner_elsewhere_holds_stays_with_it_as_a_key_is_reserved_
     await rig.dispatch(*await rig.receive(1))
     rig.router.waiting.reserved(KEY)
     await settle_down()
-    assert len(rig.router.custody) == 1
+    assert len(rig.router.forwards) == 1
 
 
 async def test_what_may_have_killed_its_owner_is_counted_as_it_goes_back(rig: Rig) -> None:
@@ -1111,7 +1121,7 @@ async def test_what_may_have_killed_its_owner_is_counted_as_it_goes_back(rig: Ri
     del rig.membership.view["a"]
     rig.router.left("a")
     await settle_down()
-    assert len(rig.router.custody) == 0
+    assert len(rig.router.forwards) == 0
     assert await receives(rig) == [2]
 
 

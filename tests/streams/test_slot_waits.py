@@ -13,7 +13,7 @@ from holdfast.operate.survey import NodeReport
 from holdfast.rules.streams.activity import StreamActivity
 from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams.slots import SlotWork
-from holdfast.streams.standstills import TOLD_AFTER_S, Waits
+from holdfast.streams.waiting_streams import TOLD_AFTER_S, StreamWait
 from tests.streams.test_archiver import app_of as archiving
 from tests.streams.test_owners import app_of, numbers
 from tests.streams.town import LIMITS, Town, TownNode
@@ -26,7 +26,7 @@ WORK_S = 40.0
 class Explained(msgspec.Struct):
     """What a node tells of one of its streams."""
 
-    waits: Waits | None
+    waits: StreamWait | None
     runs: SlotWork | None
     busy: float
 
@@ -71,8 +71,8 @@ async def test_a_message_that_waits_for_a_slot_names_the_key_that_has_it_and_sin
     (line,) = (fields for _, event, fields in node.log.entries if event == "a stream waits")
     assert line["key"] == "s/b"
     assert str(line["reason"]).startswith("waits for its slot a-1, which has been busy with s/a for ")
-    assert node.work.standstills.counts()["slot"] == 1
-    assert node.work.standstills.longest()["slot"] > TOLD_AFTER_S
+    assert node.work.waiting_streams.counts()["slot"] == 1
+    assert node.work.waiting_streams.longest()["slot"] > TOLD_AFTER_S
     with pytest.raises(OutcomeUnknown, match=r"\(it waits: slot\)"):
         await node.work.requests.process("s", "s/b", Place(0, 1), b'{"key":"b","n":1}', {}, 2.0)
     await town.until_over()
@@ -84,7 +84,7 @@ async def test_a_short_wait_for_a_slot_is_not_told(town: Town) -> None:
     for n in range(1, 20):  # every second of these waits for a moment
         await town.send(*numbers(n, key="a"), *numbers(n - 1, key="b"))
         await town.clock.sleep(0.45)
-        assert node.work.standstills.all() == []
+        assert node.work.waiting_streams.all() == []
     await town.until_over()
     assert "a stream waits" not in node.log.events("warning")
 
@@ -145,8 +145,8 @@ async def test_a_stream_that_no_node_takes_says_why(town: Town) -> None:
     )
     assert waits["s/b"].since_s == pytest.approx(20.0, abs=1.0)
     assert waits["s/b"].kind == "room"
-    assert node.work.standstills.longest()["room"] > 15.0
-    assert node.work.standstills.counts()["room"] == 1
+    assert node.work.waiting_streams.longest()["room"] > 15.0
+    assert node.work.waiting_streams.counts()["room"] == 1
     await town.send(*numbers(1, key="a"))
     await town.until_over()
     assert (await reported(node)).waits == []

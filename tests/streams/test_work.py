@@ -17,9 +17,9 @@ from holdfast.common.protocol import (
     Answers,
     Done,
     Forward,
+    ForwardAnswer,
+    ForwardedDelivery,
     Move,
-    Parcel,
-    ParcelAnswer,
     Probe,
     StreamChanged,
     Warm,
@@ -425,25 +425,29 @@ async def test_a_queue_that_no_app_declares_is_left_alone(town: Town) -> None:
     assert [event.kind for event in town.queue("nobody's").log] == ["sent"]
 
 
-def parcel(key: str = "nobody's/k", stream: str = "nobody's", number: int = 1) -> Parcel:
-    return Parcel(number, stream, key, 0, 0, "", "r", b"{}", {}, 30.0, 1)
+def forwarded(key: str = "nobody's/k", stream: str = "nobody's", number: int = 1) -> ForwardedDelivery:
+    return ForwardedDelivery(number, stream, key, 0, 0, "", "r", b"{}", {}, 30.0, 1)
 
 
 async def test_a_parcel_for_a_stream_that_is_not_declared_here_is_not_accepted(town: Town) -> None:
     node = await town.start(app_of())
     await town.coordinator.claim("nobody's/k", node.id)  # a router that knew no better
-    reply = await node.host.inquiries.answer(Forward(node.id, "other", "sim://other", [parcel()]))
-    assert reply == Answers([ParcelAnswer(1, "no")])
+    reply = await node.host.inquiries.answer(Forward(node.id, "other", "sim://other", [forwarded()]))
+    assert reply == Answers([ForwardAnswer(1, "no")])
     assert not node.owns("nobody's/k")
-    assert await node.work.seating.warm("nobody's", "nobody's/k") == 'stream "nobody\'s" is not declared here'
+    assert (
+        await node.work.assignment.warm("nobody's", "nobody's/k") == 'stream "nobody\'s" is not declared here'
+    )
     await town.send(*good(0))
     await town.until_over()
 
 
 async def test_a_parcel_for_a_key_of_another_is_not_accepted(town: Town) -> None:
     node = await town.start(app_of())
-    reply = await node.host.inquiries.answer(Forward(node.id, "other", "sim://other", [parcel("s/k", "s")]))
-    assert reply == Answers([ParcelAnswer(1, "no")])
+    reply = await node.host.inquiries.answer(
+        Forward(node.id, "other", "sim://other", [forwarded("s/k", "s")])
+    )
+    assert reply == Answers([ForwardAnswer(1, "no")])
     assert not node.owns("s/k")
 
 
@@ -555,7 +559,7 @@ async def test_messages_that_wait_behind_a_gap_at_another_node_do_not_stop_the_p
         assert await node.work.moves.move("s/k", owner.id) == ""
         await town.until(lambda: not node.owns("s/k"))
     await town.send(*good(2, 3, 4, 5, 6))  # one more than it may hold
-    await town.until(lambda: len(node.work.router.custody) == 5, GAP_TIMEOUT_S / 2)
+    await town.until(lambda: len(node.work.router.forwards) == 5, GAP_TIMEOUT_S / 2)
     await town.send(*good(1))
     await town.until_over()
     assert town.letters() == []

@@ -15,7 +15,7 @@ from holdfast.common.acts import Acts, Send
 from holdfast.common.user_code import DETAIL_CHARS_MAX
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, StateRejected, Unavailable
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import MessageWork, Ran
+from holdfast.ports.slots import MessageWork, RunResult
 from holdfast.slots.sends import EFFECT_BYTES_MAX
 from holdfast.slots.thread import drive
 from holdfast.streams.worker import StreamWorker, load
@@ -86,7 +86,7 @@ def opened(target: Any, **settings: Any) -> tuple[StreamWorker, FakeHost]:
     return worker, host
 
 
-def run(worker: StreamWorker, *bodies: bytes, limit: int = 99, after_s: float = 9.0) -> Ran:
+def run(worker: StreamWorker, *bodies: bytes, limit: int = 99, after_s: float = 9.0) -> RunResult:
     work = [MessageWork(7, seq, body, attempt=2) for seq, body in enumerate(bodies)]
     return drive(worker.run("s", "k", work, limit, after_s))
 
@@ -121,8 +121,8 @@ def raising(error: BaseException) -> Callable[[], None]:
 
 def test_messages_are_handled_in_order_then_kept() -> None:
     worker, host = opened(Log)
-    assert run(worker, b"a", b"b") == Ran([b"1", b"2"], b"a b", 3)
-    assert run(worker) == Ran([], b"a b", 3), "no messages: only a snapshot"
+    assert run(worker, b"a", b"b") == RunResult([b"1", b"2"], b"a b", 3)
+    assert run(worker) == RunResult([], b"a b", 3), "no messages: only a snapshot"
     assert host.begun == [("s", "k", 0), ("s", "k", 1)]
 
 
@@ -153,7 +153,7 @@ def test_a_handler_learns_its_key_run_seq_and_attempt() -> None:
 
 def test_a_function_as_a_handler_keeps_no_state() -> None:
     worker, _ = opened(lambda message, context: message.upper())
-    assert run(worker, b"a") == Ran([b"A"], None, 0)
+    assert run(worker, b"a") == RunResult([b"A"], None, 0)
 
 
 @pytest.mark.parametrize(
@@ -487,7 +487,7 @@ class Async(Log):
 
 def test_an_async_handler_is_run_in_a_loop() -> None:
     worker, _ = opened(Async)
-    assert run(worker, b"a", b"b") == Ran([b"1", b"2"], b"a b", 3)
+    assert run(worker, b"a", b"b") == RunResult([b"1", b"2"], b"a b", 3)
     drive(worker.stop())
 
 
@@ -539,7 +539,7 @@ def story(monkeypatch: pytest.MonkeyPatch, deeds: dict[bytes, Callable[[], Any]]
     return Story.story
 
 
-def begin_run(worker: StreamWorker, *bodies: bytes, key: str = "k") -> asyncio.Task[Ran]:
+def begin_run(worker: StreamWorker, *bodies: bytes, key: str = "k") -> asyncio.Task[RunResult]:
     work = [MessageWork(0, seq, body) for seq, body in enumerate(bodies)]
     return asyncio.create_task(worker.run("s", key, work, 99, 9.0))
 

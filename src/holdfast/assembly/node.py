@@ -115,7 +115,7 @@ def make_node(services: Services, place: str | App) -> Node:
             host,
             node.load,
             gauges,
-            lambda: streams.standstills.counts() if streams is not None else {},
+            lambda: streams.waiting_streams.counts() if streams is not None else {},
             numbers,
             services.prices(),
         )

@@ -31,7 +31,7 @@ FORWARD_OVERHEAD_BYTES = 64 * 1024
 """The most bytes that a forward adds to the messages in it."""
 
 
-class Parcel(msgspec.Struct, frozen=True, array_like=True):
+class ForwardedDelivery(msgspec.Struct, frozen=True, array_like=True):
     """One delivery of a message, with body and receipt, that one node sends to another.
 
     ``number`` is the sender's number for it in answers and reports. ``expires_in_s`` is how much of its
@@ -57,8 +57,8 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
     turn: Number | None = None
 
 
-class ParcelAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """The answer of the called node about one parcel.
+class ForwardAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """The answer of the called node about one delivery.
 
     ``accepted``: it holds the message and will report. ``full``: it has no room now. ``no``: it isn't the
     owner; ``member`` and ``epoch`` are those of the owner, if it knows one. ``held_back``: it holds the
@@ -76,18 +76,17 @@ class ParcelAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Forward(msgspec.Struct, frozen=True, tag=True):
-    """Parcels for the streams that ``to`` owns. ``sender`` keeps custody, and gets reports at
-    ``reply_to``."""
+    """Deliveries for streams that ``to`` owns. ``sender`` keeps them until a report at ``reply_to``."""
 
     to: str
     sender: str
     reply_to: str
-    parcels: list[Parcel]
+    deliveries: list[ForwardedDelivery] = msgspec.field(name="parcels")
 
 
 class SettleReport(msgspec.Struct, frozen=True, tag="SettleReport"):
-    """A report to a sender. ``settled`` parcels are covered by a commit or are duplicates, so custody of them
-    ends. ``returned`` ones go back into the sender's custody, to be offered again."""
+    """A report to a sender on its pending forwards. ``settled`` ones end: a commit covers them, or they are
+    duplicates. ``returned`` ones are to be offered again."""
 
     to: str
     sender: str
@@ -205,9 +204,9 @@ class Query(msgspec.Struct, frozen=True, tag=True):
 
 
 class Answers(msgspec.Struct, frozen=True, tag=True):
-    """The reply to a Forward, with one answer per parcel."""
+    """The reply to a Forward, with one answer per delivery."""
 
-    answers: list[ParcelAnswer]
+    answers: list[ForwardAnswer]
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):

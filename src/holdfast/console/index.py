@@ -24,7 +24,7 @@ from holdfast.ports.coordinator import Claim, Coordinator, Member
 from holdfast.ports.state import StateStore
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.streams.slots import SlotWork
-from holdfast.streams.standstills import TOLD_AFTER_S, Waits
+from holdfast.streams.waiting_streams import TOLD_AFTER_S, StreamWait
 
 PAGE = 500
 SHARE_WATCHED, SHARE_IDLE = 0.05, 0.003
@@ -138,7 +138,7 @@ class StreamIndex:
         """The keys of the claims that have changed since all are being read; None while they aren't."""
         self._round = 0
         self.revision = 0
-        self.waits: dict[str, Waits] = {}
+        self.waits: dict[str, StreamWait] = {}
         self.runs: dict[str, SlotWork] = {}
         self.effects: dict[str, PendingEffects] = {}
         self.lags: dict[str, StreamLag] = {}
@@ -309,7 +309,7 @@ class StreamIndex:
         self._merge()
         self.revision += 1
 
-    def _note_wait(self, member: str, waits: Waits) -> None:
+    def _note_wait(self, member: str, waits: StreamWait) -> None:
         """Note that a stream has waited for so long that its node logs it too."""
         before = self.waits.get(waits.key)
         known_s = before.since_s if before is not None and before.kind == waits.kind else 0.0

@@ -20,7 +20,7 @@ from holdfast.rules.cluster.balance import BAND
 from holdfast.rules.cluster.placement import choose, shortage
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.streams.slots import SlotWork
-from holdfast.streams.standstills import Waits
+from holdfast.streams.waiting_streams import StreamWait
 from holdfast.wiring.services import Services
 
 
@@ -31,7 +31,7 @@ class StreamReport(msgspec.Struct):
     here_s: float
     rests_s: float
     parked: str
-    waits: Waits | None = None
+    waits: StreamWait | None = None
     runs: SlotWork | None = None
     archive: str = ""
 

@@ -21,7 +21,7 @@ from holdfast.ports.state import StateStore
 from holdfast.rules.cluster.placement import STREAMS, choose, shortage
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.streams.slots import SlotWork
-from holdfast.streams.standstills import Waits
+from holdfast.streams.waiting_streams import StreamWait
 from holdfast.wiring.services import Services
 
 PAGE = 1000
@@ -137,7 +137,7 @@ class NodeReport(msgspec.Struct):
     lacks: dict[str, str] = {}
     works: list[SlotWork] = []
     archives: dict[str, str] = {}
-    waits: list[Waits] = []
+    waits: list[StreamWait] = []
     effects: list[PendingEffects] = []
     targets: dict[str, str] = {}
     lags: list[StreamLag] = []

@@ -67,7 +67,7 @@ class MessageWork(msgspec.Struct, frozen=True, array_like=True):
     traceparent: str = ""
 
 
-class Ran(msgspec.Struct, frozen=True, array_like=True):
+class RunResult(msgspec.Struct, frozen=True, array_like=True):
     """The result of a ``StreamSlot.run``.
 
     ``results``: one for each message that was handled, in order (None: no result). If all went well
@@ -96,12 +96,12 @@ class Ran(msgspec.Struct, frozen=True, array_like=True):
 QueryFault = Literal["", "request", "handler", "state", "model"]
 
 
-class Queried(msgspec.Struct, frozen=True, array_like=True):
+class QueryResult(msgspec.Struct, frozen=True, array_like=True):
     """The result of a ``StreamSlot.query``: the ``answer``, encoded as a result, or an ``error``, with a
     traceback in ``detail``.
 
     ``fault`` says what is to blame: the request, which the handler can't understand, the handler, the state,
-    which doesn't load, or the ``model`` of that name, which doesn't either. ``calls`` are as those of Ran.
+    which doesn't load, or the ``model`` of that name, which doesn't either. ``calls`` are as in RunResult.
     """
 
     answer: bytes | None = None
@@ -148,12 +148,12 @@ class SlotWorker(Protocol):
 
     async def run(
         self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
-    ) -> Ran:
+    ) -> RunResult:
         """As StreamSlot.run. Never raises for what a handler does."""
 
     async def query(
         self, stream: str, key: str, state: bytes | None, version: int, request: bytes
-    ) -> Queried:
+    ) -> QueryResult:
         """As StreamSlot.query. Never raises for what a handler does."""
 
     async def close(self, stream: str, key: str) -> None:
@@ -285,7 +285,7 @@ class StreamSlot(Slot, Protocol):
         after_s: float,
         *,
         call: SlotCall | None = None,
-    ) -> Ran:
+    ) -> RunResult:
         """Handle messages in order, then snapshot.
 
         Ends early, in good order, after ``limit`` messages or once ``after_s`` has passed. Raises
@@ -300,7 +300,7 @@ class StreamSlot(Slot, Protocol):
         request: bytes,
         *,
         call: SlotCall | None = None,
-    ) -> Queried:
+    ) -> QueryResult:
         """Have a handler that is made for this answer a request, which is JSON, from that state. The handler
         that ``key`` has in the slot, if any, isn't touched. Raises SlotDied."""
 

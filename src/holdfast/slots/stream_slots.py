@@ -13,7 +13,7 @@ import msgspec
 from holdfast.errors import HandlerFailed, ModelFailed, SlotDied, StateRejected
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import MessageWork, Queried, Ran, SlotCall, SlotCalls
+from holdfast.ports.slots import MessageWork, QueryResult, RunResult, SlotCall, SlotCalls
 from holdfast.slots import wire
 from holdfast.slots.descendants import MIB
 from holdfast.slots.process import ProcessSetup, SlotProcess
@@ -66,7 +66,7 @@ class ForkserverStreamSlot(SlotProcess):
         after_s: float,
         *,
         call: SlotCall | None = None,
-    ) -> Ran:
+    ) -> RunResult:
         answer = await self._call(wire.RunMessages(stream, key, list(work), limit, after_s), call)
         assert isinstance(answer, wire.RunDone)
         for service, operation, times in answer.ran.calls:
@@ -82,7 +82,7 @@ class ForkserverStreamSlot(SlotProcess):
         request: bytes,
         *,
         call: SlotCall | None = None,
-    ) -> Queried:
+    ) -> QueryResult:
         answer = await self._call(wire.QueryStream(stream, key, state, version, request), call)
         assert isinstance(answer, wire.QueryDone)
         for service, operation, times in answer.queried.calls:

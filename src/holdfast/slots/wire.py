@@ -10,7 +10,7 @@ import struct
 
 import msgspec
 
-from holdfast.ports.slots import Attempt, MessageWork, Progress, Queried, Ran, Tried
+from holdfast.ports.slots import Attempt, MessageWork, Progress, QueryResult, RunResult, Tried
 
 HEADER = struct.Struct("!IQ")
 
@@ -135,7 +135,7 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag=2):
 class RunDone(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """From a slot: the answer to RunMessages."""
 
-    ran: Ran
+    ran: RunResult
 
 
 class SlotModels(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -193,7 +193,7 @@ class AttemptStacks(msgspec.Struct, frozen=True, array_like=True, tag=9):
 class QueryDone(msgspec.Struct, frozen=True, array_like=True, tag=8):
     """From a slot: the answer to QueryStream."""
 
-    queried: Queried
+    queried: QueryResult
 
 
 Order = Spawn | Signal | KillAfter

@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable, Mapping
 
 from holdfast.ports.clock import Clock
-from holdfast.streams.owned import Owned
+from holdfast.streams.owned import OwnedStream
 
 SPARE_ALARMS = 1000
 """The heap is compacted beyond this number of entries plus 4 for each owner."""
@@ -16,7 +16,7 @@ SPARE_ALARMS = 1000
 class Alarms:
     """The alarms of some owned keys, one for each at most."""
 
-    def __init__(self, clock: Clock, entries: Mapping[str, Owned], spare: int = SPARE_ALARMS) -> None:
+    def __init__(self, clock: Clock, entries: Mapping[str, OwnedStream], spare: int = SPARE_ALARMS) -> None:
         self._clock = clock
         self._entries = entries
         self._spare = spare
@@ -26,7 +26,7 @@ class Alarms:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def set(self, entry: Owned, at: float) -> None:
+    def set(self, entry: OwnedStream, at: float) -> None:
         """Set the alarm of an owned key, instead of the one that it has."""
         entry.timer_at = at
         heapq.heappush(self._heap, (at, entry.key))
@@ -42,7 +42,7 @@ class Alarms:
         ]
         heapq.heapify(self._heap)
 
-    async def serve(self, ring: Callable[[Owned, float], None]) -> None:
+    async def serve(self, ring: Callable[[OwnedStream, float], None]) -> None:
         """Call ``ring`` with each owned key whose time has come, and with the time now."""
         while True:
             self._sooner.clear()

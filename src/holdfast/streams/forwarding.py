@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.cluster.host import Host
-from holdfast.common.protocol import Answers, Forward, ParcelAnswer
+from holdfast.common.protocol import Answers, Forward, ForwardAnswer
 from holdfast.common.retry import Backoff
 from holdfast.errors import OutcomeUnknown, TooLarge, Unavailable
-from holdfast.streams.custody import Custody, PendingForward, parcel_of
+from holdfast.streams.pending_forwards import PendingForward, PendingForwards, forwarded_delivery
 
 ASK_AGAIN = Backoff(0.05, 5.0)
 """The pauses before a node that failed is called again."""
 
-FORWARD_PARCELS_MAX = 200
+FORWARDS_MAX = 200
 """The most messages in one call."""
 
 
@@ -24,14 +24,14 @@ class Forwarding:
     def __init__(
         self,
         host: Host,
-        custody: Custody,
+        forwards: PendingForwards,
         *,
-        on_answer: Callable[[PendingForward, ParcelAnswer | None], None],
+        on_answer: Callable[[PendingForward, ForwardAnswer | None], None],
         on_failure: Callable[[PendingForward, str], None],
     ) -> None:
         self._host = host
         self._clock, self._limits, self._tasks = host.clock, host.limits, host.tasks
-        self._custody = custody
+        self._forwards = forwards
         self._on_answer = on_answer
         self._on_failure = on_failure
         self._address = ""
@@ -45,7 +45,7 @@ class Forwarding:
 
     def send(self, item: PendingForward, member: str) -> None:
         """Send a message to a member."""
-        self._custody.sent(item, member)
+        self._forwards.sent(item, member)
         outbox = self._outboxes.get(member)
         if outbox is not None:
             outbox.append(item)
@@ -73,7 +73,7 @@ class Forwarding:
     def _next_batch(self, member: str) -> list[PendingForward]:
         outbox = self._outboxes[member]
         size, count = 0, 0
-        for item in outbox[:FORWARD_PARCELS_MAX]:
+        for item in outbox[:FORWARDS_MAX]:
             size += len(item.held.body)
             if count and size > self._limits.forward_bytes_max:
                 break
@@ -82,7 +82,7 @@ class Forwarding:
         return self._still_for(member, batch)
 
     def _still_for(self, member: str, batch: list[PendingForward]) -> list[PendingForward]:
-        return [item for item in batch if item in self._custody and item.to == member]
+        return [item for item in batch if item in self._forwards and item.to == member]
 
     async def _forward(self, member: str, batch: list[PendingForward]) -> None:
         known = self._host.membership.view.get(member)
@@ -90,8 +90,8 @@ class Forwarding:
             self._failed(batch, member)
             return
         now = self._clock.monotonic()
-        parcels = [parcel_of(item, now) for item in batch]
-        forward = Forward(member, self._host.membership.id, self._address, parcels)
+        deliveries = [forwarded_delivery(item, now) for item in batch]
+        forward = Forward(member, self._host.membership.id, self._address, deliveries)
         try:
             reply = await self._host.peer.call(known.address, forward, self._limits.peer_timeout_s)
         except TooLarge as error:
@@ -110,7 +110,7 @@ class Forwarding:
         self._failures.pop(member, None)
         answers = {answer.number: answer for answer in reply.answers}
         for item in batch:
-            if item in self._custody and item.to == member:
+            if item in self._forwards and item.to == member:
                 self._on_answer(item, answers.get(item.number))
 
     async def _forward_less(self, member: str, batch: list[PendingForward], error: TooLarge) -> None:
@@ -133,5 +133,5 @@ class Forwarding:
 
     def _failed(self, batch: list[PendingForward], member: str) -> None:
         for item in batch:
-            if item in self._custody and item.to == member:
+            if item in self._forwards and item.to == member:
                 self._on_failure(item, member)

@@ -20,10 +20,10 @@ from holdfast.streams.archiver import Archiver
 from holdfast.streams.asking import fault_of
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles
-from holdfast.streams.owners import Owners
+from holdfast.streams.owners import OwnerRegistry
 from holdfast.streams.queries import Queries
-from holdfast.streams.slots import Seats, SlotWork
-from holdfast.streams.standstills import COMMIT_S, Standstills
+from holdfast.streams.slots import SlotHandles, SlotWork
+from holdfast.streams.waiting_streams import COMMIT_S, WaitingStreams
 
 
 class StreamInquiries:
@@ -32,11 +32,11 @@ class StreamInquiries:
     def __init__(
         self,
         host: Host,
-        owners: Owners,
-        pool: Seats,
+        owners: OwnerRegistry,
+        pool: SlotHandles,
         loads: Loads,
         obstacles: Obstacles,
-        standstills: Standstills,
+        waiting_streams: WaitingStreams,
         archivers: Mapping[str, Archiver],
         deliverer: Deliverer,
         queries: Queries,
@@ -46,7 +46,7 @@ class StreamInquiries:
         self._pool = pool
         self._loads = loads
         self._obstacles = obstacles
-        self._standstills = standstills
+        self._waits = waiting_streams
         self._archivers = archivers
         self._deliverer = deliverer
         self._queries = queries
@@ -98,7 +98,7 @@ class StreamInquiries:
                 "here_s": here_s,
                 "rests_s": max(0.0, self._host.limits.rest_s - here_s),
                 "phase": entry.owner.phase.value,
-                "waits": self._standstills.of(entry),
+                "waits": self._waits.of(entry),
                 "runs": next((work for work in self.works() if work.of == key and work.message), None),
                 "archive": archiver.error if archiver is not None else "",
                 "parked": entry.owner.commits.parked,
@@ -120,7 +120,7 @@ class StreamInquiries:
                 "lacks": {name: known.reason for name, known in self._obstacles.streams.items()},
                 "works": [work for work in self.works() if work.for_s >= COMMIT_S][:most],
                 "archives": archives,
-                "waits": self._standstills.all()[:most],
+                "waits": self._waits.all()[:most],
                 "effects": activity.unsent(self._pending(), clock.wall(), most),
                 "targets": {redact(name): error for name, error in self._deliverer.errors.items()},
                 "lags": activity.behind(self._lags(clock.monotonic()), most),

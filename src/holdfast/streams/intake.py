@@ -9,11 +9,19 @@ from holdfast.cluster.host import Host
 from holdfast.cluster.pump import Seen, Take
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
-from holdfast.common.protocol import Answers, Done, Forward, Parcel, ParcelAnswer, SettleReport, WakeUp
+from holdfast.common.protocol import (
+    Answers,
+    Done,
+    Forward,
+    ForwardAnswer,
+    ForwardedDelivery,
+    SettleReport,
+    WakeUp,
+)
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.ports.queue import Delivery, Queue
 from holdfast.streams.addressing import address
-from holdfast.streams.owners import Owners
+from holdfast.streams.owners import OwnerRegistry
 from holdfast.streams.router import Router
 from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec
 
@@ -21,7 +29,9 @@ from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec
 class Intake:
     """The intake of one node."""
 
-    def __init__(self, host: Host, queues: Mapping[str, Queue], owners: Owners, router: Router) -> None:
+    def __init__(
+        self, host: Host, queues: Mapping[str, Queue], owners: OwnerRegistry, router: Router
+    ) -> None:
         self._host = host
         self._queues = queues
         self.owners = owners
@@ -31,7 +41,7 @@ class Intake:
         """Begin to answer nodes that forward messages."""
         inquiries = self._host.inquiries
         inquiries.add(Forward, self.accept)
-        # Custody outlives a membership, and reports on it name the membership that took it.
+        # PendingForwards outlives a membership, and reports on it name the membership that took it.
         inquiries.add(SettleReport, self.reported, outlives_membership=True)
         inquiries.add(WakeUp, self.nudge)
 
@@ -61,11 +71,15 @@ class Intake:
         return take
 
     async def accept(self, forward: Forward) -> Answers:
-        """Take parcels for streams that this node owns, or whose claim it finds to be its own."""
-        unknown = {parcel.key: parcel.stream for parcel in forward.parcels if not self.owners.get(parcel.key)}
+        """Take the deliveries for streams that this node owns, or whose claim proves to be its own."""
+        unknown = {
+            forwarded.key: forwarded.stream
+            for forwarded in forward.deliveries
+            if not self.owners.get(forwarded.key)
+        }
         await asyncio.gather(*(self._adopt_claimed(stream, key) for key, stream in unknown.items()))
         now = self._host.clock.monotonic()
-        return Answers([self._offer(parcel, forward, now) for parcel in forward.parcels])
+        return Answers([self._offer(forwarded, forward, now) for forwarded in forward.deliveries])
 
     async def _adopt_claimed(self, stream: str, key: str) -> None:
         try:
@@ -76,23 +90,23 @@ class Intake:
         if claim is not None and claim.member == self._host.membership.id:
             self.owners.adopt(stream, key, claim)
 
-    def _offer(self, parcel: Parcel, forward: Forward, now: float) -> ParcelAnswer:
-        verdict = self.owners.offer(parcel.key, unpack(parcel, forward, now))
+    def _offer(self, forwarded: ForwardedDelivery, forward: Forward, now: float) -> ForwardAnswer:
+        verdict = self.owners.offer(forwarded.key, unpack(forwarded, forward, now))
         if verdict == "accepted":
             self._host.stats.accepted += 1
-            return ParcelAnswer(parcel.number, verdict, held_back=self.owners.is_gapped(parcel.key))
+            return ForwardAnswer(forwarded.number, verdict, held_back=self.owners.is_gapped(forwarded.key))
         if verdict == "full":
-            return ParcelAnswer(
-                parcel.number,
+            return ForwardAnswer(
+                forwarded.number,
                 verdict,
-                held_back=self.owners.waits_for_gap(parcel.key),
-                reserved=self.owners.is_reserved(parcel.key),
+                held_back=self.owners.waits_for_gap(forwarded.key),
+                reserved=self.owners.is_reserved(forwarded.key),
             )
-        hint = self._router.placing.hint(parcel.key)
-        return ParcelAnswer(parcel.number, "no", hint.member, hint.epoch)
+        hint = self._router.placing.hint(forwarded.key)
+        return ForwardAnswer(forwarded.number, "no", hint.member, hint.epoch)
 
     async def reported(self, report: SettleReport) -> Done:
-        """Take an owner's report on parcels of this node."""
+        """Take an owner's report on deliveries that this node forwarded."""
         self._router.reported(report)
         return Done()
 
@@ -103,23 +117,23 @@ class Intake:
         return Done(self.owners.nudge(request.key))
 
 
-def unpack(parcel: Parcel, forward: Forward, now: float) -> Held:
+def unpack(forwarded: ForwardedDelivery, forward: Forward, now: float) -> Held:
     """Return the message that another node has forwarded, as this node holds it."""
     receipt = Receipt(
-        parcel.receipt,
-        now + parcel.expires_in_s,
-        received_at=now - parcel.age_s,
+        forwarded.receipt,
+        now + forwarded.expires_in_s,
+        received_at=now - forwarded.age_s,
         sender=forward.sender,
-        number=parcel.number,
+        number=forwarded.number,
         reply_to=forward.reply_to,
     )
     return Held(
-        Place(int(parcel.run), int(parcel.seq), parcel.id),
-        parcel.body,
-        parcel.attributes,
+        Place(int(forwarded.run), int(forwarded.seq), forwarded.id),
+        forwarded.body,
+        forwarded.attributes,
         [receipt],
-        parcel.receives,
-        None if parcel.after is None else int(parcel.after),
-        counted=parcel.counted,
-        turn=None if parcel.turn is None else int(parcel.turn),
+        forwarded.receives,
+        None if forwarded.after is None else int(forwarded.after),
+        counted=forwarded.counted,
+        turn=None if forwarded.turn is None else int(forwarded.turn),
     )

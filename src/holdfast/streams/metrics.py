@@ -9,11 +9,11 @@ from holdfast.cluster.stats import BUSY, SLOTS_MAX, Numbers
 from holdfast.rules.cluster.placement import STREAMS
 from holdfast.rules.streams.activity import oldest_s
 from holdfast.streams.archiver import Archiver
-from holdfast.streams.custody import Custody
 from holdfast.streams.obstacles import Obstacles
-from holdfast.streams.owners import Owners
-from holdfast.streams.slots import Seats
-from holdfast.streams.standstills import Standstills
+from holdfast.streams.owners import OwnerRegistry
+from holdfast.streams.pending_forwards import PendingForwards
+from holdfast.streams.slots import SlotHandles
+from holdfast.streams.waiting_streams import WaitingStreams
 
 UNDECLARED = "(undeclared)"
 """The label of models that the app doesn't declare."""
@@ -27,21 +27,21 @@ class StreamMetrics:
         host: Host,
         streams: Collection[str],
         models: Collection[str],
-        owners: Owners,
-        custody: Custody,
-        pool: Seats,
+        owners: OwnerRegistry,
+        forwards: PendingForwards,
+        pool: SlotHandles,
         obstacles: Obstacles,
-        standstills: Standstills,
+        waiting_streams: WaitingStreams,
         archivers: Mapping[str, Archiver],
     ) -> None:
         self._host = host
         self._streams = streams
         self._models = models
         self._owners = owners
-        self._custody = custody
+        self._forwards = forwards
         self._pool = pool
         self._obstacles = obstacles
-        self._standstills = standstills
+        self._waits = waiting_streams
         self._archivers = archivers
 
     def gauges(self, memory_mb: Mapping[str, int]) -> Iterable[tuple[str, str, float]]:
@@ -56,7 +56,7 @@ class StreamMetrics:
         yield (
             "custody",
             "Messages in custody for other owners (limits: custody_limit, max_held).",
-            len(self._custody),
+            len(self._forwards),
         )
         yield (
             "model_memory_mb",
@@ -107,7 +107,7 @@ class StreamMetrics:
             "longest_wait_seconds",
             "For how long the stream has waited that waits longest, by what for; 0 if none does.",
             "reason",
-            self._standstills.longest(),
+            self._waits.longest(),
         )
         yield Numbers("gauge", "slots_busy", BUSY, "work", {STREAMS: pool.busy})
         yield Numbers("gauge", "slots_max", SLOTS_MAX, "work", {STREAMS: self._host.limits.slots})

@@ -15,10 +15,10 @@ from holdfast.rules.cluster.placement import able_members, acting_streams, sprea
 from holdfast.rules.streams.options import MovedFrom
 from holdfast.rules.streams.sequencer import Carried
 from holdfast.streams.loads import Loads
-from holdfast.streams.owned import Owned
-from holdfast.streams.owners import Owners
+from holdfast.streams.owned import OwnedStream
+from holdfast.streams.owners import OwnerRegistry
 from holdfast.streams.performers.loading import Loader
-from holdfast.streams.seating import Seating
+from holdfast.streams.slot_assignment import SlotAssignment
 
 MOVE_AGAIN = Backoff(0.01, 1.0)
 """The pauses between rounds of moves. They grow while no node takes a stream."""
@@ -33,10 +33,10 @@ FAILED_S = 0.05
 class Moves:
     """The moves from and to one node. Set ``loader`` before the start."""
 
-    def __init__(self, host: Host, owners: Owners, seating: Seating, loads: Loads) -> None:
+    def __init__(self, host: Host, owners: OwnerRegistry, assignment: SlotAssignment, loads: Loads) -> None:
         self._host = host
         self._owners = owners
-        self._seating = seating
+        self._assignment = assignment
         self._loads = loads
         self.loader: Loader
         self._going: set[str] = set()
@@ -56,7 +56,7 @@ class Moves:
         since = self._host.clock.monotonic() - request.waited_s
         carried = Carried(request.missing, since) if request.missing else None
         brings = MovedFrom(request.deep, carried)
-        obstacle = await self._seating.warm(request.stream, request.key, brings)
+        obstacle = await self._assignment.warm(request.stream, request.key, brings)
         return Done(obstacle == "", obstacle, reserves=True)
 
     async def answer_move(self, request: Move) -> Done:
@@ -105,7 +105,7 @@ class Moves:
             moved += obstacles.count("")
         return Done(moved > 0, str(moved))
 
-    def _movable(self, entry: Owned) -> Movable:
+    def _movable(self, entry: OwnedStream) -> Movable:
         owner = entry.owner
         return Movable(
             entry.key,

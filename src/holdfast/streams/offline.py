@@ -9,7 +9,7 @@ from holdfast.common.acts import Acts
 from holdfast.common.held import Held
 from holdfast.errors import HandlerFailed, ModelFailed, StateRejected, TooLarge
 from holdfast.ports.objects import Objects
-from holdfast.ports.slots import MessageWork, Queried
+from holdfast.ports.slots import MessageWork, QueryResult
 from holdfast.rules.streams.ledger import Timer
 from holdfast.rules.streams.timers import REARM_S, Timers, place_of
 from holdfast.streams.models import ModelSpec
@@ -88,7 +88,7 @@ class OfflineStream:
         """Pass over a timer that failed."""
         self.timers_of(key).fired(_firing_of(timer))
 
-    async def query(self, key: str, request: bytes) -> Queried:
+    async def query(self, key: str, request: bytes) -> QueryResult:
         """Return the answer of the handler's ``query`` from the last snapshot; an error if it changes the
         state."""
         self._error = None

@@ -44,7 +44,7 @@ async def pause(state: StateStore, key: str) -> Checkpoint:
         head = now.started.head if now.started else ""
         return msgspec.structs.replace(_unchanged(now), parked=PAUSED, starting=head)
 
-    return await _change(state, key, lambda _: Wish(change, lambda now: now.parked == PAUSED))
+    return await _change(state, key, lambda _: RequestedChange(change, lambda now: now.parked == PAUSED))
 
 
 async def resume(state: StateStore, queue: Queue, key: str) -> tuple[Checkpoint, int]:
@@ -54,7 +54,7 @@ async def resume(state: StateStore, queue: Queue, key: str) -> tuple[Checkpoint,
     def change(now: Checkpoint) -> Commit:
         return msgspec.structs.replace(_unchanged(now), parked="", due=ledger.due_when_resumed(now))
 
-    checkpoint = await _change(state, key, lambda _: Wish(change, lambda now: not now.parked))
+    checkpoint = await _change(state, key, lambda _: RequestedChange(change, lambda now: not now.parked))
     plain = key.partition("/")[2]
     overflow = [
         letter
@@ -72,10 +72,10 @@ async def skip(state: StateStore, key: str, through: int | None = None, run: int
     """Skip the head, or every seq of ``run`` up to ``through``. The head is looked up once. Raises
     OperationRefused, and OutcomeUnknown, which names the message."""
 
-    def resolve(standing: Checkpoint) -> Wish:
+    def resolve(standing: Checkpoint) -> RequestedChange:
         place = _skipped_place(standing, through, run)
         named = f"{place.id!r}" if place.id else f"--through {place.seq} --run {place.run}"
-        return Wish(
+        return RequestedChange(
             lambda now: _skipping(now, place, alone=through is None),
             lambda now: _is_skipped(now, place),
             f"to skip {named}",
@@ -95,7 +95,7 @@ async def reset(state: StateStore, key: str, *, keep_place: bool = False) -> Che
         )
         return commit if keep_place else msgspec.structs.replace(commit, log=None, past=(), window=0)
 
-    return await _change(state, key, lambda _: Wish(change, what="the reset"))
+    return await _change(state, key, lambda _: RequestedChange(change, what="the reset"))
 
 
 async def drop_effects(
@@ -126,7 +126,7 @@ async def drop_effects(
     def is_done(now: Checkpoint) -> bool:
         return all(effect.refused for effect in meant(now))
 
-    checkpoint = await _change(state, key, lambda _: Wish(change, is_done, "the drop"))
+    checkpoint = await _change(state, key, lambda _: RequestedChange(change, is_done, "the drop"))
     return checkpoint, count
 
 
@@ -142,7 +142,9 @@ async def add_effect(state: StateStore, key: str, effect: Effect) -> Checkpoint:
     def is_done(now: Checkpoint) -> bool:
         return any(pending.id == effect.id for pending in now.effects)
 
-    return await _change(state, key, lambda _: Wish(change, is_done, f"to hand over {effect.id} again"))
+    return await _change(
+        state, key, lambda _: RequestedChange(change, is_done, f"to hand over {effect.id} again")
+    )
 
 
 async def poke(coordinator: Coordinator, peer: Peer, key: str) -> str:
@@ -161,7 +163,7 @@ async def poke(coordinator: Coordinator, peer: Peer, key: str) -> str:
     return ""
 
 
-class Wish(msgspec.Struct, frozen=True):
+class RequestedChange(msgspec.Struct, frozen=True):
     """A change that an operator asks for: the commit that makes it, and how to see that it is done, if that
     can be seen. ``what`` names it."""
 
@@ -170,10 +172,12 @@ class Wish(msgspec.Struct, frozen=True):
     what: str = "the change"
 
 
-async def _change(state: StateStore, key: str, resolve: Callable[[Checkpoint], Wish]) -> Checkpoint:
+async def _change(
+    state: StateStore, key: str, resolve: Callable[[Checkpoint], RequestedChange]
+) -> Checkpoint:
     """Open the stream and commit the change; repeat that if an owner opened it in between, or an answer was
     lost. ``resolve`` is called once, and a change that may already have been made isn't made twice."""
-    wish: Wish | None = None
+    wish: RequestedChange | None = None
     lost: Commit | None = None
     for attempt in range(1, TRIES + 1):
         sent: Commit | None = None
@@ -208,7 +212,7 @@ def _still_quiet(opened: Checkpoint, wall: float) -> Checkpoint:
     return msgspec.structs.replace(opened, log=msgspec.structs.replace(opened.log, quiet_s=quiet_s))
 
 
-def _was_applied(now: Checkpoint, lost: Commit, wish: Wish) -> bool:
+def _was_applied(now: Checkpoint, lost: Commit, wish: RequestedChange) -> bool:
     """Return whether the commit whose answer was lost was applied. Raises OutcomeUnknown if that can't be
     known, because an owner has committed since."""
     if now.number == lost.number and now.commit_id == lost.id:
@@ -220,7 +224,7 @@ def _was_applied(now: Checkpoint, lost: Commit, wish: Wish) -> bool:
     return False
 
 
-def _unknown(key: str, wish: Wish) -> OutcomeUnknown:
+def _unknown(key: str, wish: RequestedChange) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"{key}: the state store's answer was lost; {wish.what} may have been done. `holdfast status` shows"
         " where the stream stands: look before you repeat it"

@@ -1,4 +1,4 @@
-"""The record of one stream that this node owns, and of one that is about to move here."""
+"""The records of a stream that this node owns, and of one that is about to move here."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from holdfast.ports.coordinator import Claim
 from holdfast.ports.slots import StreamSlot
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.rules.streams.options import NOTHING_BROUGHT
-from holdfast.rules.streams.owner import Owner
-from holdfast.streams.slots import Seat
+from holdfast.rules.streams.owner import OwnerMachine
+from holdfast.streams.slots import SlotHandle
 from holdfast.streams.spec import StreamSpec
 
 
-class Owned:
-    """One owned key: its state machine, its claim and since when, its seat, and the slot in which its handler
-    was last opened."""
+class OwnedStream:
+    """One owned key: its state machine, its claim, and the slot of its handler."""
 
     __slots__ = (
         "alone",
@@ -23,6 +22,7 @@ class Owned:
         "claim",
         "committed_at",
         "failed_loads",
+        "handle",
         "kept_waiting",
         "key",
         "last",
@@ -30,7 +30,6 @@ class Owned:
         "owner",
         "plain_key",
         "reopened",
-        "seat",
         "since",
         "slot",
         "spec",
@@ -40,7 +39,7 @@ class Owned:
         "tries_alone",
     )
 
-    def __init__(self, spec: StreamSpec, key: str, owner: Owner, claim: Claim, since: float) -> None:
+    def __init__(self, spec: StreamSpec, key: str, owner: OwnerMachine, claim: Claim, since: float) -> None:
         self.spec = spec
         self.key = key
         self.plain_key = key.partition("/")[2]
@@ -48,41 +47,44 @@ class Owned:
         self.owner = owner
         self.claim = claim
         self.since = since
-        self.seat: Seat | None = None
+        """The monotonic time at which it came here."""
+        self.handle: SlotHandle | None = None
         self.slot: StreamSlot | None = None
+        """The slot in which its handler was last opened; another one may be in ``handle`` by now."""
         self.called_at = 0.0
-        """When its slot was last called for it, in monotonic seconds."""
+        """The monotonic time of the last call of its slot."""
         self.last: Checkpoint | None = None
         """The checkpoint that the last answered commit left at the store."""
         self.committed_at: float | None = None
-        """When the last commit was answered, in monotonic seconds."""
+        """The monotonic time of the last answered commit."""
         self.reopened = 0
         self.looks = 0
-        """How many reads of the store aren't answered yet."""
+        """The number of unanswered reads of the store."""
         self.alone = ""
-        """The head that has a turn in the node's quarantine, if one has."""
+        """The head that has a turn in the node's quarantine, or ""."""
         self.kept_waiting = 0
-        """How many of its calls wait for a suspect that has a turn there."""
+        """The number of its calls that wait for a suspect that has a turn there."""
         self.stands_since: float | None = None
-        """Since when the stream stands still, as it changes nodes; None once there was a commit here."""
+        """The monotonic time since which the stream waits for its change of nodes; None after a commit
+        here."""
         self.timer_at: float | None = None
-        """The time for which its alarm is set, in monotonic seconds."""
+        """The monotonic time of its alarm."""
         self.failed_loads = 0
-        """How many times an undeclared model has failed to load since a message was last handled."""
+        """The number of failed loads of an undeclared model since a message was last handled."""
         self.traced: list[str] = []
-        """The contexts of handled messages of recorded traces that no commit covers yet."""
+        """The trace contexts of handled messages that no commit covers yet."""
         self.tries_alone = False
-        """True while it waits for such a model, which perhaps no other stream needs."""
+        """True while it waits for such a model."""
 
 
-class Warming:
-    """A stream that is about to move here: the seat that it will have, what it brings along, why it can't run
-    here, once that is known, and when all was ready for the move."""
+class ArrivingStream:
+    """A stream that is about to move here: the slot that it will have, its state of waiting at the node
+    before, the monotonic time at which it was ready, and, later, why it can't run here."""
 
-    __slots__ = ("brings", "obstacle", "ready_at", "seat")
+    __slots__ = ("brings", "handle", "obstacle", "ready_at")
 
-    def __init__(self, seat: Seat) -> None:
-        self.seat = seat
+    def __init__(self, handle: SlotHandle) -> None:
+        self.handle = handle
         self.brings = NOTHING_BROUGHT
         self.ready_at: float | None = None
         self.obstacle: asyncio.Future[str] = asyncio.get_running_loop().create_future()

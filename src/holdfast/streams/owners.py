@@ -16,12 +16,12 @@ from holdfast.common.held import Held
 from holdfast.common.recent import remember
 from holdfast.errors import ConfigError, Fenced, HoldfastError, OperationRefused, Retry
 from holdfast.ports.coordinator import Claim
-from holdfast.rules.streams.options import NOTHING_BROUGHT, OwnerRules
-from holdfast.rules.streams.owner import Owner
+from holdfast.rules.streams.options import NOTHING_BROUGHT, OwnerOptions
+from holdfast.rules.streams.owner import OwnerMachine
 from holdfast.rules.streams.phases import OwnerPhase
 from holdfast.rules.streams.sequencer import Rules
 from holdfast.streams.alarms import Alarms
-from holdfast.streams.owned import Owned, Warming
+from holdfast.streams.owned import ArrivingStream, OwnedStream
 from holdfast.streams.quarantine import Quarantine
 from holdfast.streams.spec import StreamSpec
 
@@ -38,15 +38,15 @@ nothing would not notice that another node has opened its stream, and would keep
 REMEMBERED_MAX = 100_000
 """For how many streams what is known of them is kept once they are no longer owned here."""
 
-Performer = Callable[[Owned, int, Any], Coroutine[Any, Any, None] | None]
+Performer = Callable[[OwnedStream, int, Any], Coroutine[Any, Any, None] | None]
 """Carries out a command of an owner, which was given in a generation; returns what remains to be done in the
 background."""
 
 
-def rules_of(spec: StreamSpec, limits: Limits, *, by_key: bool = False, fifo: bool = False) -> OwnerRules:
+def rules_of(spec: StreamSpec, limits: Limits, *, by_key: bool = False, fifo: bool = False) -> OwnerOptions:
     """Return the settings of a declared stream that the owner's state machine needs. ``by_key``: its queue
     knows keys. ``fifo``: it keeps the order of each key."""
-    return OwnerRules(
+    return OwnerOptions(
         order=Rules(
             kind=spec.seq_kind,
             first=spec.first_seq,
@@ -75,7 +75,7 @@ def rules_of(spec: StreamSpec, limits: Limits, *, by_key: bool = False, fifo: bo
     )
 
 
-class Owners:
+class OwnerRegistry:
     """All owners of a node. ``rules`` has the settings of each stream for its owners. Add performers of all
     commands before the start."""
 
@@ -83,7 +83,7 @@ class Owners:
         self,
         host: Host,
         specs: Mapping[str, StreamSpec],
-        rules: Mapping[str, OwnerRules],
+        rules: Mapping[str, OwnerOptions],
         deliveries: Mapping[str, DeliveryTracker],
         quarantine: Quarantine,
     ) -> None:
@@ -94,10 +94,10 @@ class Owners:
         self._deliveries = deliveries
         self._quarantine = quarantine
         self._performers: dict[type, Performer] = {}
-        self._entries: dict[str, Owned] = {}
-        self._holding: dict[str, Owned] = {}  # those with messages, so that idle keys cost nothing
+        self._entries: dict[str, OwnedStream] = {}
+        self._holding: dict[str, OwnedStream] = {}  # those with messages, so that idle keys cost nothing
         self._alarms = Alarms(host.clock, self._entries)
-        self.warming: dict[str, Warming] = {}
+        self.arriving: dict[str, ArrivingStream] = {}
         """The streams that are about to move here."""
         self.commits_known: dict[str, int] = {}
         """By key: the number of commits of a stream when this node last owned it."""
@@ -125,7 +125,7 @@ class Owners:
 
     # -- events and commands ----------------------------------------------------------------------------
 
-    def feed(self, entry: Owned, event: Callable[[float], T]) -> T:
+    def feed(self, entry: OwnedStream, event: Callable[[float], T]) -> T:
         """Give an event to an owner, at the monotonic time now, and carry out the commands that follow."""
         owner, agenda, now = entry.owner, entry.owner.agenda, self._clock.monotonic()
         agenda.wall_ahead_s = self._clock.wall() - now
@@ -149,13 +149,13 @@ class Owners:
             self._alarms.set(entry, at)
         return outcome
 
-    def answer(self, entry: Owned, generation: int, event: Callable[[float], None]) -> None:
+    def answer(self, entry: OwnedStream, generation: int, event: Callable[[float], None]) -> None:
         """Give an answer to an owner, unless it belongs to an opening that is over."""
         if entry.owner.generation == generation:
             self.feed(entry, event)
 
     async def retry(
-        self, entry: Owned, generation: int, call: Callable[[], Awaitable[T]], *retried: Retry
+        self, entry: OwnedStream, generation: int, call: Callable[[], Awaitable[T]], *retried: Retry
     ) -> T:
         """Repeat a call while it fails in a way that may be retried, and the opening is current. A refused
         login, such as after a change of password, is retried too: it had no effect, and people can correct
@@ -174,7 +174,7 @@ class Owners:
             await self._clock.sleep(self._host.limits.retry.delay_s(failures, self._clock.random()))
         raise Fenced(f"{entry.key}: the opening is over", 0)
 
-    def note_failure(self, entry: Owned, error: HoldfastError, failures: int = FAILURES_LOGGED) -> None:
+    def note_failure(self, entry: OwnedStream, error: HoldfastError, failures: int = FAILURES_LOGGED) -> None:
         """Log a failure that lasts, at intervals and for all streams together."""
         now = self._clock.monotonic()
         if failures >= FAILURES_LOGGED and now >= self._logged_at + LOG_EVERY_S:
@@ -186,7 +186,7 @@ class Owners:
     async def _serve_alarms(self) -> None:
         await self._alarms.serve(self._ring)
 
-    def _ring(self, entry: Owned, now: float) -> None:
+    def _ring(self, entry: OwnedStream, now: float) -> None:
         if (at := entry.owner.agenda.wake_at) is None:
             return
         if at <= now:
@@ -207,18 +207,18 @@ class Owners:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Owned]:
+    def __iter__(self) -> Iterator[OwnedStream]:
         return iter(list(self._entries.values()))
 
-    def of(self, stream: str) -> list[Owned]:
+    def of(self, stream: str) -> list[OwnedStream]:
         """The owned keys of a stream."""
         return [entry for entry in self._entries.values() if entry.spec.name == stream]
 
-    def with_messages(self) -> list[Owned]:
+    def with_messages(self) -> list[OwnedStream]:
         """The owned keys that hold messages."""
         return list(self._holding.values())
 
-    def get(self, key: str) -> Owned | None:
+    def get(self, key: str) -> OwnedStream | None:
         """The entry of an owned key."""
         return self._entries.get(key)
 
@@ -277,19 +277,19 @@ class Owners:
         now = self._clock.monotonic()
         survived = self._survived.pop(key, None)
         tracker = self._deliveries[stream]
-        warming = self.warming.get(key)
-        brings = NOTHING_BROUGHT if warming is None else warming.brings
-        owner = Owner(key, self._rules[stream], now, survived, tracker.reception, brings)
+        arriving = self.arriving.get(key)
+        brings = NOTHING_BROUGHT if arriving is None else arriving.brings
+        owner = OwnerMachine(key, self._rules[stream], now, survived, tracker.reception, brings)
         owner.is_held_back = tracker.is_full
-        entry = self._entries[key] = Owned(spec, key, owner, claim, now)
-        if warming is not None:
-            entry.stands_since = warming.ready_at
+        entry = self._entries[key] = OwnedStream(spec, key, owner, claim, now)
+        if arriving is not None:
+            entry.stands_since = arriving.ready_at
         self.feed(entry, lambda _: None)
         if self._host.news.overtook(claim):
             self._vanished(entry)  # what it has begun to open doesn't count
         return True
 
-    def forget(self, entry: Owned) -> bool:
+    def forget(self, entry: OwnedStream) -> bool:
         """Forget an owner at its end; return False if a later one has its key."""
         if self._entries.get(entry.key) is not entry:
             return False
@@ -313,7 +313,7 @@ class Owners:
         for entry in self:
             self._vanished(entry)
 
-    def _vanished(self, entry: Owned) -> None:
+    def _vanished(self, entry: OwnedStream) -> None:
         self.feed(entry, lambda _: entry.owner.vanished())
 
     def claim_changed(self, claim: Claim) -> None:
@@ -329,10 +329,10 @@ class Owners:
 
     async def check_claims(self) -> None:
         """Ask the coordinator which claims are ours, as changes may have been missed, until it answers or
-        this is called again. Owners of other keys check what happened."""
+        this is called again. OwnerRegistry of other keys check what happened."""
         self._claims_asked += 1
         number, tries = self._claims_asked, 0
-        before: dict[str, Owned] = {}
+        before: dict[str, OwnedStream] = {}
         ours: set[str] | None = None
         while ours is None:
             before = dict(self._entries)
@@ -356,7 +356,7 @@ class Owners:
         if (entry := self._entries.get(key)) is not None:
             self._poke(entry)
 
-    def _poke(self, entry: Owned) -> None:
+    def _poke(self, entry: OwnedStream) -> None:
         self.feed(entry, lambda _: entry.owner.poked())
 
     def nudge(self, key: str) -> bool:
@@ -409,5 +409,5 @@ class Owners:
         for entry in self:
             self._drop(entry)
 
-    def _drop(self, entry: Owned) -> None:
+    def _drop(self, entry: OwnedStream) -> None:
         self.feed(entry, lambda _: entry.owner.drop())

@@ -14,7 +14,7 @@ from holdfast.common.recent import remember
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim, Member
 from holdfast.rules.cluster.placement import Placed, choose, shortage
-from holdfast.streams.custody import PendingForward
+from holdfast.streams.pending_forwards import PendingForward
 
 DEPARTED_MAX = 10_000
 """How many streams that have moved away are remembered, and how many that no node takes."""

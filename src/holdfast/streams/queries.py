@@ -24,22 +24,22 @@ from holdfast.errors import (
     QueryFailed,
     Unavailable,
 )
-from holdfast.ports.slots import Queried
+from holdfast.ports.slots import QueryResult
 from holdfast.ports.state import StateStore
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.obstacles import Obstacles
-from holdfast.streams.owners import Owners
+from holdfast.streams.owners import OwnerRegistry
 from holdfast.streams.quarantine import Quarantine
 from holdfast.streams.requests import BUSY_S, MODEL_MISSING
-from holdfast.streams.slots import Died, Seat, Seats
+from holdfast.streams.slots import SlotCrash, SlotHandle, SlotHandles
 from holdfast.streams.spec import StreamSpec
 
 AGAIN_S = 0.02
 """How long a query pauses whose slot ended before its turn."""
 
 
-class Answered(msgspec.Struct, frozen=True):
+class CommittedAnswer(msgspec.Struct, frozen=True):
     """The answer to a query, encoded as a result is, and the commit that it is of: epoch and number, 0 if
     nothing was committed yet."""
 
@@ -59,7 +59,7 @@ class PendingQuery:
         self.request = request
         self.deadline = deadline
         self.over = asyncio.Event()
-        self.answer: Answered | None = None
+        self.answer: CommittedAnswer | None = None
         self.error: HoldfastError | None = None
 
 
@@ -71,8 +71,8 @@ class Queries:
         host: Host,
         specs: Mapping[str, StreamSpec],
         state: StateStore,
-        pool: Seats,
-        owners: Owners,
+        pool: SlotHandles,
+        owners: OwnerRegistry,
         obstacles: Obstacles,
         quarantine: Quarantine,
     ) -> None:
@@ -86,7 +86,7 @@ class Queries:
         self._clock, self._log = host.clock, host.log
         self._count = 0
 
-    async def answer(self, stream: str, key: str, request: bytes, timeout_s: float) -> Answered:
+    async def answer(self, stream: str, key: str, request: bytes, timeout_s: float) -> CommittedAnswer:
         """Answer a request, which is JSON. ``key`` is the full key.
 
         Raises NoQuery for a stream that answers none; InvalidMessage for a request that it can't understand;
@@ -117,12 +117,12 @@ class Queries:
         began_at, stats = self._clock.monotonic(), self._host.stats
         entry = self.owners.get(pending.key)
         models = pending.spec.models
-        seat = entry.seat if entry is not None else None  # its models are loaded there
-        is_guest = seat is None
-        if seat is None:
-            seat = self._pool.assign(models)
+        handle = entry.handle if entry is not None else None  # its models are loaded there
+        is_guest = handle is None
+        if handle is None:
+            handle = self._pool.assign(models)
         try:
-            pending.answer = await self._in(seat, pending)
+            pending.answer = await self._in(handle, pending)
         except HoldfastError as error:
             pending.error = error
         finally:
@@ -131,19 +131,19 @@ class Queries:
             stats.queries_failed += pending.answer is None
             stats.query_seconds += self._clock.monotonic() - began_at
             if is_guest:
-                self._pool.leave(seat, models)
+                self._pool.leave(handle, models)
             pending.over.set()
 
-    async def _in(self, seat: Seat, pending: PendingQuery) -> Answered:
-        """Have the query answered in a seat. A message there waits for one query at most."""
+    async def _in(self, handle: SlotHandle, pending: PendingQuery) -> CommittedAnswer:
+        """Have the query answered in a handle. A message there waits for one query at most."""
         if self._obstacles.of(pending.spec.name):
             raise Unavailable(f"{pending.key}: {MODEL_MISSING}")
-        async with seat.queries:
+        async with handle.queries:
             while self._clock.monotonic() < pending.deadline:
                 checkpoint = await self.committed(pending.key)
                 try:
-                    queried = await self._ask(seat, pending, checkpoint)
-                except Died as error:
+                    queried = await self._ask(handle, pending, checkpoint)
+                except SlotCrash as error:
                     if error.model:
                         raise Unavailable(f"{pending.key}: {MODEL_MISSING}") from error
                     if not error.guilty:  # something else ended the slot: nothing was asked
@@ -162,22 +162,22 @@ class Queries:
             self._log.debug("could not read the state for a query", key=key, error=str(error))
             raise Unavailable(f"{key}: the state can't be read at present") from error
 
-    async def _ask(self, seat: Seat, pending: PendingQuery, checkpoint: Checkpoint) -> Queried:
+    async def _ask(self, handle: SlotHandle, pending: PendingQuery, checkpoint: Checkpoint) -> QueryResult:
         spec, key = pending.spec, pending.key.partition("/")[2]
         state, version = checkpoint.state, checkpoint.state_version
         await self._quarantine.opened()
         with self._quarantine.running:
             queried, _ = await self._pool.call(
-                seat,
+                handle,
                 spec.timeout_s,
                 lambda slot, call: slot.query(spec.name, key, state, version, pending.request, call=call),
                 of=f"a query of {pending.key}",
             )
         return queried
 
-    def _judged(self, pending: PendingQuery, checkpoint: Checkpoint, queried: Queried) -> Answered:
+    def _judged(self, pending: PendingQuery, checkpoint: Checkpoint, queried: QueryResult) -> CommittedAnswer:
         if not queried.error:
-            return Answered(queried.answer, checkpoint.epoch, checkpoint.number)
+            return CommittedAnswer(queried.answer, checkpoint.epoch, checkpoint.number)
         error = redact(queried.error)
         self._tell(pending, error, queried.detail)
         match queried.fault:

@@ -1,4 +1,4 @@
-"""Reports to senders what happened to the parcels that this node accepted from them."""
+"""Reports to other nodes on the deliveries that they forwarded to this node."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from holdfast.common.protocol import SettleReport
 from holdfast.errors import OutcomeUnknown, Unavailable
 
 SETTLED_AFTER_S = 0.05
-"""How long settled parcels are gathered for one report. Nothing waits for the report but the end of
-custody."""
+"""Seconds in which settled deliveries are gathered for one report. Only the end of the pending forwards waits
+for it."""
 
 Sender = tuple[str, str]
 """The address of a sender, and its membership."""
@@ -24,9 +24,9 @@ class Reports:
         self._settled: dict[Sender, list[int]] = {}
 
     async def tell(self, receipts: list[Receipt], settled: bool) -> None:
-        """Report parcels to their senders. A lost report of settled parcels only costs another offer. A
-        report of returned parcels is sent at once, and tried until they show again by themselves, because
-        only the sender extends them from now on."""
+        """Report deliveries to their senders. If a report of settled ones is lost, that only costs another
+        offer. A report of returned ones is sent at once, and repeated until they show again by themselves,
+        because only the sender extends them from now on."""
         for sender, numbers in _by_sender(receipts).items():
             if not settled:
                 self._tasks.spawn(self._send(sender, returned=numbers, for_s=self._host.limits.visibility_s))

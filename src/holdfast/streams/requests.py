@@ -22,10 +22,10 @@ from holdfast.errors import Busy, MembershipLost, NotOwner, OutcomeUnknown, SetA
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.state import StateStore
 from holdfast.rules.streams.commands import RefuseRequests
-from holdfast.rules.streams.owner import Owner
+from holdfast.rules.streams.owner import OwnerMachine
 from holdfast.streams.obstacles import Obstacles
-from holdfast.streams.owners import Owners
-from holdfast.streams.standstills import standstill_of
+from holdfast.streams.owners import OwnerRegistry
+from holdfast.streams.waiting_streams import wait_of
 
 BUSY_S = 1.0
 """After how long a client may try again whose stream has a full inbox. It is also the shortest such time if a
@@ -92,7 +92,7 @@ class Pace:
 class Requests:
     """The requests on one node, ``max_held`` at once."""
 
-    def __init__(self, host: Host, state: StateStore, owners: Owners, obstacles: Obstacles) -> None:
+    def __init__(self, host: Host, state: StateStore, owners: OwnerRegistry, obstacles: Obstacles) -> None:
         self._host = host
         self._state = state
         self._owners = owners
@@ -146,7 +146,7 @@ class Requests:
 
     def _why_not(self, key: str) -> str:
         entry = self._owners.get(key)
-        stands = standstill_of(entry, self._clock.monotonic()) if entry is not None else None
+        stands = wait_of(entry, self._clock.monotonic()) if entry is not None else None
         if stands is None:
             return ""
         # What an error says about files and services is for operators only.
@@ -193,7 +193,7 @@ class Requests:
             raise Unavailable(f"{key}: the state store has lost what was committed; try again")
         return RequestAnswer(logged.result.body if logged else None, epoch, duplicate=True)
 
-    async def _has_lost(self, key: str, owner: Owner) -> bool:
+    async def _has_lost(self, key: str, owner: OwnerMachine) -> bool:
         """A handled message has no stored result, either because its handler returned none or because the
         store has lost the owner's last commits. Return True for the latter."""
         known = owner.epoch, owner.commits.number

@@ -14,11 +14,11 @@ from holdfast.cluster.deliveries import Reporter
 from holdfast.cluster.host import Host
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life
-from holdfast.common.protocol import ParcelAnswer, SettleReport
+from holdfast.common.protocol import ForwardAnswer, SettleReport
 from holdfast.ports.coordinator import Member
 from holdfast.ports.queue import Queue
-from holdfast.streams.custody import Custody, PendingForward, lapsed
 from holdfast.streams.forwarding import Forwarding
+from holdfast.streams.pending_forwards import PendingForward, PendingForwards, lapsed
 from holdfast.streams.placing import AdoptingOwners, Placing, Route
 from holdfast.streams.reservations import Reservations
 from holdfast.streams.waiting_room import FullOwners, WaitingRoom
@@ -32,7 +32,7 @@ class LocalOwners(AdoptingOwners, FullOwners, Protocol):
 
 
 class Router:
-    """The router of one node. ``report`` reports to senders that their parcels are returned."""
+    """The router of one node. ``report`` notifies senders that their deliveries are returned."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class Router:
         self._host = host
         self._report = report
         self._owners = owners
-        self.custody = Custody(host.clock, queues, host.limits.visibility_s / 3)
+        self.forwards = PendingForwards(host.clock, queues, host.limits.visibility_s / 3)
         self.placing = Placing(host, owners)
         self.waiting = WaitingRoom(
             host,
-            self.custody,
+            self.forwards,
             queues,
             reservations,
             gap_timeouts_s,
@@ -58,18 +58,18 @@ class Router:
             offer=self._again,
             is_placing=self._is_placing,
         )
-        self._forwarding = Forwarding(host, self.custody, on_answer=self._answered, on_failure=self._failed)
+        self._forwarding = Forwarding(host, self.forwards, on_answer=self._answered, on_failure=self._failed)
 
     def start(self, address: str) -> None:
         """Start. ``address`` is where reports reach this node."""
         self._forwarding.start(address)
         self.waiting.start()
-        self._host.tasks.repeat(self._check_custody, self._host.clock, self._host.log)
+        self._host.tasks.repeat(self._check_forwards, self._host.clock, self._host.log)
 
     def holding(self, stream: str) -> Iterator[tuple[str, Held]]:
         """Yield the messages that no owner has accepted, whose deliveries this node must extend, each with
         its key."""
-        for item in self.custody:
+        for item in self.forwards:
             if not item.accepted and item.stream == stream and not self.waiting.lapses(item):
                 yield item.key.partition("/")[2], item.held
 
@@ -78,7 +78,7 @@ class Router:
     def dispatch(self, stream: str, key: str, held: Held) -> None:
         """Bring a message that this node received to its owner, here or elsewhere."""
         if (line := self.waiting.lines.get(key)) is not None:
-            item = self.custody.take(stream, key, held)
+            item = self.forwards.take(stream, key, held)
             if line.is_before(item):
                 self.waiting.join(line, item)
             else:
@@ -86,7 +86,7 @@ class Router:
             return
         verdict = self._owners.offer(key, held)
         if verdict != "accepted":
-            item = self.custody.take(stream, key, held)
+            item = self.forwards.take(stream, key, held)
             if verdict == "unknown":
                 self._route(item)
             else:
@@ -101,7 +101,7 @@ class Router:
                 if receipt.sender:
                     foreign.append(receipt)
                 elif not receipt.stale:
-                    item = self.custody.take(stream, key, _anew(held, receipt))
+                    item = self.forwards.take(stream, key, _anew(held, receipt))
                     if to:
                         self._forwarding.send(item, to)
                     else:
@@ -147,7 +147,7 @@ class Router:
                 "another program owns a stream; its messages go back to the queue", key=key, owner=owner.name
             )
         for item in waiting:
-            if item in self.custody:
+            if item in self.forwards:
                 self._bring(item, claim.member if claim is not None else "", owner)
         if claim is not None and claim.member != membership.id:
             self.placing.note(key, claim.member)
@@ -161,7 +161,7 @@ class Router:
         elif member != self._host.membership.id:
             self._forwarding.send(item, member)
         elif (verdict := self._owners.offer(item.key, item.held)) == "accepted":
-            self.custody.end(item.number)
+            self.forwards.end(item.number)
         elif verdict == "full":
             is_behind_gap = self._owners.waits_for_gap(item.key)
             self.waiting.wait_for_room(item, is_behind_gap=is_behind_gap)
@@ -172,7 +172,7 @@ class Router:
         """Offer a message to its owner again."""
         verdict = self._owners.offer(item.key, item.held)
         if verdict == "accepted":
-            self.custody.end(item.number)
+            self.forwards.end(item.number)
             self.waiting.accepted(item.key)
         elif verdict == "unknown":
             self._route(item)
@@ -185,10 +185,10 @@ class Router:
         self.placing.forget(item.key, member)
         self.waiting.defer(item)
 
-    def _answered(self, item: PendingForward, answer: ParcelAnswer | None) -> None:
+    def _answered(self, item: PendingForward, answer: ForwardAnswer | None) -> None:
         if answer is not None and answer.verdict == "accepted":
             self._host.stats.forwarded += 1
-            self.custody.accepted(item, held_back=answer.held_back)
+            self.forwards.accepted(item, held_back=answer.held_back)
             self.waiting.accepted(item.key)
         elif answer is not None and answer.verdict == "full" and answer.reserved:
             self.waiting.put_back(item)
@@ -197,7 +197,7 @@ class Router:
         else:
             self._redirect(item, answer)
 
-    def _redirect(self, item: PendingForward, answer: ParcelAnswer | None) -> None:
+    def _redirect(self, item: PendingForward, answer: ForwardAnswer | None) -> None:
         route = self.placing.route(item.key) or Route(item.to)
         if answer is not None and answer.member and answer.epoch > route.epoch:
             self._host.stats.redirected += 1
@@ -213,18 +213,18 @@ class Router:
         if item.tries:
             self.waiting.defer(item)
         else:
-            self.custody.take_from_owner(item)
+            self.forwards.take_from_owner(item)
             item.tries = 1
             self._again(item)
 
     def reported(self, report: SettleReport) -> None:
-        """Take an owner's report on parcels."""
+        """Take an owner's report on pending forwards."""
         for settled in report.settled:
-            item = self.custody.end(settled)
+            item = self.forwards.end(settled)
             if item is not None:
                 item.held.become(Life.COMMITTED)
         for returned in report.returned:
-            item = self.custody.get(returned)
+            item = self.forwards.get(returned)
             if item is not None and item.to == report.sender:
                 self._look_again(item)
 
@@ -232,16 +232,16 @@ class Router:
         """Note that a membership has ended: messages that it held are offered to the next owner at once."""
         self._forwarding.left(member)
         self.placing.left(member)
-        for item in [item for item in self.custody if item.to == member]:
-            if item not in self.custody:
+        for item in [item for item in self.forwards if item.to == member]:
+            if item not in self.forwards:
                 continue  # it went back to the queue with one before it
-            self.custody.take_from_owner(item)
+            self.forwards.take_from_owner(item)
             item.tries = 0
             item.held.receives += 1  # it may be what killed its owner
             item.suspect = True
             self._again(item)
 
-    async def _check_custody(self) -> None:
+    async def _check_forwards(self) -> None:
         while True:
             await self._host.clock.sleep(self._host.limits.custody_check_s / 2)
             self._check_all()
@@ -250,11 +250,11 @@ class Router:
         """Check messages that have been in custody for long, because reports can be lost and deliveries
         lapse."""
         now, long_s = self._host.clock.monotonic(), self._host.limits.custody_check_s
-        for item in self.custody:
+        for item in self.forwards:
             if item.accepted and now - item.offered_at >= long_s:
                 self._forwarding.send(item, item.to)
             elif not item.accepted and all(lapsed(receipt, now) for receipt in item.held.receipts):
-                self.custody.end(item.number)  # the queue delivers it to another node
+                self.forwards.end(item.number)  # the queue delivers it to another node
 
 
 def _anew(held: Held, receipt: Receipt) -> Held:

@@ -10,7 +10,7 @@ from holdfast.cluster.tracer import OpenSpan, Tracer, trace_of
 from holdfast.common import conventions
 from holdfast.common.held import Held
 from holdfast.common.traceparent import TRACEPARENT, cut, passed_on, read_traceparent
-from holdfast.ports.slots import Ran
+from holdfast.ports.slots import RunResult
 from holdfast.ports.tracing import AttributeValue
 
 
@@ -46,7 +46,7 @@ class HandlingSpans:
         if self._open:
             bind_trace(next(iter(self._open.values())))
 
-    def ran(self, ran: Ran) -> list[str]:
+    def ran(self, ran: RunResult) -> list[str]:
         """End the spans of what was handled. Returns the contexts of what a commit can cover."""
         times: Mapping[int, tuple[int, int]] = {}
         if ran.traced is not None:

@@ -20,9 +20,9 @@ from holdfast.common.progress import chunks
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError
 from holdfast.ports.queue import Queue
-from holdfast.streams.custody import Custody, PendingForward
-from holdfast.streams.forwarding import FORWARD_PARCELS_MAX
+from holdfast.streams.forwarding import FORWARDS_MAX
 from holdfast.streams.lines import Line
+from holdfast.streams.pending_forwards import PendingForward, PendingForwards
 from holdfast.streams.reservations import Reservations
 
 LINE_SHARE = 4
@@ -55,7 +55,7 @@ class WaitingRoom:
     def __init__(
         self,
         host: Host,
-        custody: Custody,
+        forwards: PendingForwards,
         queues: Mapping[str, Queue],
         reservations: Reservations,
         gap_timeouts_s: Mapping[str, float],
@@ -66,7 +66,7 @@ class WaitingRoom:
     ) -> None:
         self._host = host
         self._clock, self._limits, self._tasks = host.clock, host.limits, host.tasks
-        self._custody = custody
+        self._forwards = forwards
         self._queues = queues
         self._reservations = reservations
         self._gap_timeouts_s = gap_timeouts_s
@@ -118,11 +118,11 @@ class WaitingRoom:
     def defer(self, item: PendingForward, *, is_foreign: bool = False) -> None:
         """Offer a message again after a pause. After the last try it goes back to the queue. ``is_foreign``:
         for another program."""
-        self._custody.take_from_owner(item)
+        self._forwards.take_from_owner(item)
         item.tries += 1
-        if item.tries > self._limits.give_back_after or self._custody.kept > self._limits.custody_max:
+        if item.tries > self._limits.give_back_after or self._forwards.kept > self._limits.custody_max:
             if self._host.membership.alive:
-                items = self._custody.let_go([item])
+                items = self._forwards.let_go([item])
                 self._tasks.spawn(self._give_back(item.stream, items, at_once=not is_foreign))
                 return
             item.tries = self._limits.give_back_after
@@ -159,10 +159,10 @@ class WaitingRoom:
         if self._queues[item.stream].by_key:
             self.defer(item)
             return
-        self._custody.take_from_owner(item)
+        self._forwards.take_from_owner(item)
         line = self.lines.get(item.key)
         if line is None:
-            line = self.lines[item.key] = Line(_order, self.waits, FORWARD_PARCELS_MAX)
+            line = self.lines[item.key] = Line(_order, self.waits, FORWARDS_MAX)
             self._offer_later(item.key, line)
         line.refused()
         line.is_behind_gap = is_behind_gap
@@ -171,13 +171,13 @@ class WaitingRoom:
     def join(self, line: Line[PendingForward], item: PendingForward) -> None:
         """Add a message to a line."""
         line.add(item)
-        is_over = len(line) > self._line_max or self._custody.kept > self._limits.custody_max
+        is_over = len(line) > self._line_max or self._forwards.kept > self._limits.custody_max
         if is_over and self._host.membership.alive and (highest := line.pop_highest()) is not None:
             self._leave_for_room(highest)
 
     def waits(self, item: PendingForward) -> bool:
         """Return True if a message in a line still waits for its owner's room."""
-        return item in self._custody and not item.to and not self._is_placing(item)
+        return item in self._forwards and not item.to and not self._is_placing(item)
 
     def _offer_later(self, key: str, line: Line[PendingForward]) -> None:
         pause_s = self._limits.defer.delay_s(1 + line.refusals, self._clock.random())
@@ -214,7 +214,7 @@ class WaitingRoom:
     def _offer_due(self) -> None:
         now = self._clock.monotonic()
         while self._deferred and self._deferred[0][0] <= now:
-            item = self._custody.get(heapq.heappop(self._deferred)[1])
+            item = self._forwards.get(heapq.heappop(self._deferred)[1])
             if item is not None and self.waits(item):
                 self._offer(item)
         while self._lines_due and self._lines_due[0][0] <= now:
@@ -227,24 +227,24 @@ class WaitingRoom:
         if not self._reservations.knows_keys(item.stream):
             self.defer(item)  # an owner of another version, with another queue
             return
-        self._custody.take_from_owner(item)
-        self._custody.end(item.number)
+        self._forwards.take_from_owner(item)
+        self._forwards.end(item.number)
         item.held.become(Life.GIVEN_BACK)
         plain = item.key.partition("/")[2]
         self._reservations.put_back(item.stream, plain, [item.held], counted=item.suspect)
 
     def reserved(self, key: str) -> None:
         """Note that the owner here has reserved a key: what waits for room in it goes back to the queue."""
-        for item in self._custody:
+        for item in self._forwards:
             if item.key == key and not item.to and not self._is_placing(item):
                 self.put_back(item)
 
     def _leave_for_room(self, item: PendingForward) -> None:
         """Give a message back to the queue because too many of its key wait, in calls with others."""
         if self._queues[item.stream].fifo:
-            self._tasks.spawn(self._give_back(item.stream, self._custody.let_go([item]), at_once=True))
+            self._tasks.spawn(self._give_back(item.stream, self._forwards.let_go([item]), at_once=True))
             return
-        self._custody.end(item.number)
+        self._forwards.end(item.number)
         self._host.stats.given_back += 1
         item.held.become(Life.GIVEN_BACK)
         leaving = self._leaving.setdefault(item.stream, [])
@@ -285,7 +285,7 @@ class WaitingRoom:
 
     async def give_back_all(self) -> int:
         """Give messages that no owner has accepted back to the queue, before a stop. Returns how many."""
-        items = self._custody.let_go([item for item in self._custody if not item.accepted])
+        items = self._forwards.let_go([item for item in self._forwards if not item.accepted])
         for stream, queue in self._queues.items():
             own = [item for item in items if item.stream == stream]
             for start in range(0, len(own), queue.max_batch):

@@ -28,7 +28,7 @@ from holdfast.streams.loads import ROLL_S, Loads
 from holdfast.streams.metrics import StreamMetrics
 from holdfast.streams.moves import Moves
 from holdfast.streams.obstacles import Obstacles
-from holdfast.streams.owners import Owners, rules_of
+from holdfast.streams.owners import OwnerRegistry, rules_of
 from holdfast.streams.performers.backlogs import Backlogs
 from holdfast.streams.performers.committing import Committer
 from holdfast.streams.performers.loading import Loader
@@ -41,11 +41,11 @@ from holdfast.streams.reports import Reports
 from holdfast.streams.requests import Requests
 from holdfast.streams.reservations import Reservations
 from holdfast.streams.router import Router
-from holdfast.streams.seating import Seating
-from holdfast.streams.slots import Seat, Seats
+from holdfast.streams.slot_assignment import SlotAssignment
+from holdfast.streams.slots import SlotHandle, SlotHandles
 from holdfast.streams.spec import StreamSpec
-from holdfast.streams.standstills import Standstills
 from holdfast.streams.storage import StreamStorage
+from holdfast.streams.waiting_streams import WaitingStreams
 
 HIDE_SHARE = 3
 """A received message is first hidden for at least this fraction of the visibility (1/3), in which the
@@ -93,26 +93,28 @@ class StreamWork:
         gaps = {name: spec.gap_timeout_s for name, spec in specs.items()}
         self.router = Router(host, self._queues, self.reports.tell, self._reservations, gaps, self.owners)
         self.due = DueStreams(host, storage.state, self.router.placing)
-        self.pool = Seats(slots, host, on_death=self._slot_died)
+        self.pool = SlotHandles(slots, host, on_death=self._slot_died)
         self.obstacles = Obstacles(specs, self.pool, host, on_change=self._obstacle_changed)
-        self.seating = Seating(self.owners, host, specs, models, storage.state, self.pool, self.obstacles)
+        self.assignment = SlotAssignment(
+            self.owners, host, specs, models, storage.state, self.pool, self.obstacles
+        )
         self.requests = Requests(host, storage.state, self.owners, self.obstacles)
         self.queries = Queries(
             host, specs, storage.state, self.pool, self.owners, self.obstacles, self.quarantine
         )
-        self.moves = Moves(host, self.owners, self.seating, self.loads)
+        self.moves = Moves(host, self.owners, self.assignment, self.loads)
         self.loader = Loader(
             self.owners,
             host,
             models,
             self.pool,
-            self.seating,
+            self.assignment,
             self.obstacles,
             on_obstacle=self.moves.obstacle_changed,
         )
         self.moves.loader = self.loader
         self._make_performers(deliverer)
-        self.standstills = Standstills(
+        self.waiting_streams = WaitingStreams(
             self.owners.with_messages, self.router.placing.unplaced, self._archive_error, host.clock, host.log
         )
         self.intake = Intake(host, self._queues, self.owners, self.router)
@@ -122,7 +124,7 @@ class StreamWork:
             self.pool,
             self.loads,
             self.obstacles,
-            self.standstills,
+            self.waiting_streams,
             self.archivers,
             deliverer,
             self.queries,
@@ -132,10 +134,10 @@ class StreamWork:
             specs,
             models,
             self.owners,
-            self.router.custody,
+            self.router.forwards,
             self.pool,
             self.obstacles,
-            self.standstills,
+            self.waiting_streams,
             self.archivers,
         )
         self.pumps = {name: self._make_pump(name) for name in self._queues}
@@ -154,7 +156,7 @@ class StreamWork:
             archive=self.archivers.get(stream),
         )
 
-    def _make_owners(self) -> Owners:
+    def _make_owners(self) -> OwnerRegistry:
         rules = {
             name: rules_of(
                 spec,
@@ -164,7 +166,7 @@ class StreamWork:
             )
             for name, spec in self._specs.items()
         }
-        return Owners(self._host, self._specs, rules, self._deliveries, self.quarantine)
+        return OwnerRegistry(self._host, self._specs, rules, self._deliveries, self.quarantine)
 
     def _make_performers(self, deliverer: Deliverer) -> None:
         """Make the performers of the owners' commands, besides the loader."""
@@ -176,13 +178,13 @@ class StreamWork:
             self._specs,
             storage,
             self.pool,
-            self.seating,
+            self.assignment,
             self.loader,
             self.loads,
             self.quarantine,
         )
         Committer(owners, host, self._specs, storage.state, self._deliveries, deliverer, self.requests)
-        Mover(owners, host, self.router, self.requests, self._reservations, self.seating, self.loads)
+        Mover(owners, host, self.router, self.requests, self._reservations, self.assignment, self.loads)
         self.backlogs = Backlogs(
             owners, host, self._reservations, self.router.waiting, bring=self._bring, room=self._room
         )
@@ -277,7 +279,7 @@ class StreamWork:
             await self._host.clock.sleep(ROLL_S)
             works = self.inquiries.works()
             self.loads.roll({work.of: work.for_s for work in works if work.message})
-            self.standstills.look()
+            self.waiting_streams.look()
 
     # -- messages ---------------------------------------------------------------------------------------
 
@@ -289,7 +291,7 @@ class StreamWork:
             return 0  # messages that no node can run wait in the queue
         if self._deliveries[stream].is_full:
             return 0
-        return self._host.limits.max_held - self.owners.held - self.router.custody.kept
+        return self._host.limits.max_held - self.owners.held - self.router.forwards.kept
 
     def _may_receive(self) -> bool:
         return self._host.membership.stands
@@ -314,8 +316,8 @@ class StreamWork:
         self.router.placing.missed()
         self._host.tasks.spawn(self.owners.check_claims())
 
-    def _slot_died(self, seat: Seat) -> None:
-        self.seating.slot_died(seat)
+    def _slot_died(self, handle: SlotHandle) -> None:
+        self.assignment.slot_died(handle)
 
     def _obstacle_changed(self, stream: str) -> None:
         if not self.obstacles.of(stream):

@@ -33,7 +33,7 @@ from holdfast.errors import (
 )
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
-from holdfast.ports.slots import MessageWork, Queried, QueryFault, Ran, SlotHost
+from holdfast.ports.slots import MessageWork, QueryFault, QueryResult, RunResult, SlotHost
 from holdfast.ports.tracing import TracedCall
 from holdfast.slots.sends import EFFECTS_BYTES_MAX
 from holdfast.slots.thread import drive
@@ -309,7 +309,7 @@ class StreamWorker:
         request: bytes,
         *,
         check: bool = False,
-    ) -> Queried:
+    ) -> QueryResult:
         """As Slot.query. With ``check``, a query that changes what ``snapshot`` returns is an error."""
         async with self._lane(stream, key):
             queried = await self._query(stream, key, state, version, request, check)
@@ -320,16 +320,16 @@ class StreamWorker:
 
     async def _query(
         self, stream: str, key: str, state: bytes | None, version: int, request: bytes, check: bool
-    ) -> Queried:
+    ) -> QueryResult:
         context = QueryContext(self, stream, key)
         try:
             handler = await self._made(stream, key, key + QUERY, context, state, version)
         except ModelFailed as error:
-            return Queried(error=str(error), detail=error.detail, fault="model", model=error.model)
+            return QueryResult(error=str(error), detail=error.detail, fault="model", model=error.model)
         except HandlerFailed as error:
-            return Queried(error=str(error), detail=error.detail, fault="handler")
+            return QueryResult(error=str(error), detail=error.detail, fault="handler")
         except StateRejected as error:
-            return Queried(error=str(error), fault="state")
+            return QueryResult(error=str(error), fault="state")
         context.is_open = True
         try:
             await self.host.begin(stream, key, MessageWork(0, 0, request))
@@ -340,11 +340,11 @@ class StreamWorker:
                     f"{type(handler).__name__}.query() changed the state: snapshot() returns something else"
                     " after it than before; it may only read"
                 )
-            return Queried(answer)
+            return QueryResult(answer)
         except BaseException as error:  # noqa: BLE001 - nor may sys.exit() end the slot
             failed, text = _failed_model(error), self._failure(error)
             fault: QueryFault = "request" if isinstance(error, InvalidMessage) else "handler"
-            return Queried(
+            return QueryResult(
                 error=str(failed) if failed is not None else text,
                 detail=explain(error),
                 fault="model" if failed is not None else fault,
@@ -355,7 +355,7 @@ class StreamWorker:
 
     async def run(
         self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
-    ) -> Ran:
+    ) -> RunResult:
         """As Slot.run. A failing snapshot is the failure of the last message."""
         async with self._lane(stream, key):
             ran = await self._run(stream, key, work, limit, after_s)
@@ -363,10 +363,10 @@ class StreamWorker:
 
     async def _run(
         self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
-    ) -> Ran:
+    ) -> RunResult:
         opened = self._standing(stream, key)
         if opened is None:
-            return Ran([], error=f"{stream}/{key} is not open in this slot")
+            return RunResult([], error=f"{stream}/{key} is not open in this slot")
         handler, context, decode = opened.handler, opened.context, self._decoders[stream]
         results_to = self._streams[stream].results_to
         results: list[bytes | None] = []
@@ -395,7 +395,7 @@ class StreamWorker:
                 if asked is not None:
                     room -= sum(len(send.body) for send in asked.sends)
                 if self._standing(stream, key) is None:
-                    return Ran([], error=f"{stream}/{key} was closed or opened again meanwhile")
+                    return RunResult([], error=f"{stream}/{key} was closed or opened again meanwhile")
                 if self.host.now() >= end_at or room <= 0:
                     break
             if opened.keeps_state:
@@ -403,7 +403,7 @@ class StreamWorker:
         except BaseException as error:  # noqa: BLE001 - nor may sys.exit() end the slot
             del self._open[stream, key]
             failed, text = _failed_model(error), self._failure(error)
-            ran = Ran(
+            ran = RunResult(
                 results,
                 error=str(failed) if failed is not None else text,
                 detail=explain(error),
@@ -414,7 +414,7 @@ class StreamWorker:
             await self._close(handler)
             return ran
         version = handler.version if opened.keeps_state else 0
-        return Ran(results, state, version, acts=acts if any(acts) else [], traced=traced)
+        return RunResult(results, state, version, acts=acts if any(acts) else [], traced=traced)
 
     async def _handle(
         self,

@@ -13,7 +13,16 @@ from typing import Any, TypeVar
 
 from holdfast.app.app import App
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import Attempt, MessageWork, Progress, Queried, Ran, SlotHost, TaskHost, Tried
+from holdfast.ports.slots import (
+    Attempt,
+    MessageWork,
+    Progress,
+    QueryResult,
+    RunResult,
+    SlotHost,
+    TaskHost,
+    Tried,
+)
 from holdfast.registration.services import service_of
 from holdfast.slots.thread import SlotThread, drive
 from holdfast.streams.worker import StreamWorker
@@ -55,12 +64,12 @@ class ThreadWorker:
 
     async def run(
         self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
-    ) -> Ran:
+    ) -> RunResult:
         return await self._thread.wait(self._worker.run(stream, key, work, limit, after_s))
 
     async def query(
         self, stream: str, key: str, state: bytes | None, version: int, request: bytes
-    ) -> Queried:
+    ) -> QueryResult:
         return await self._thread.wait(self._worker.query(stream, key, state, version, request))
 
     async def close(self, stream: str, key: str) -> None:

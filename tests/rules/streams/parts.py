@@ -9,7 +9,7 @@ from holdfast.rules.streams.commands import Agenda, Command
 from holdfast.rules.streams.commit_plan import CommitPlan
 from holdfast.rules.streams.inbox import Inbox
 from holdfast.rules.streams.ledger import Checkpoint
-from holdfast.rules.streams.options import OwnerRules
+from holdfast.rules.streams.options import OwnerOptions
 from holdfast.rules.streams.rest import Rest
 from holdfast.rules.streams.restarts import Restarts
 from holdfast.rules.streams.run_plan import Blame, RunPlan
@@ -29,7 +29,7 @@ class Parts:
     def __init__(
         self, checkpoint: dict[str, Any] | None = None, order: dict[str, Any] | None = None, **rules: Any
     ) -> None:
-        self.rules = OwnerRules(Rules(**{"first": 0, **(order or {})}), **rules)
+        self.rules = OwnerOptions(Rules(**{"first": 0, **(order or {})}), **rules)
         self.checkpoint = Checkpoint(KEY, **{"epoch": 1, **(checkpoint or {})})
         self.agenda = Agenda()
         self.backlog = Backlog(by_key=self.rules.by_key)

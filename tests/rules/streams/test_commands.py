@@ -4,7 +4,7 @@ from typing import get_args
 
 from holdfast.rules.streams import commands
 from holdfast.rules.streams.commands import Agenda, Settle
-from holdfast.rules.streams.owner import Owner
+from holdfast.rules.streams.owner import OwnerMachine
 from tests.rules.streams.parts import held
 
 
@@ -13,7 +13,7 @@ def test_every_answer_that_a_command_names_is_an_event_of_the_owner() -> None:
         text = command.__doc__ or ""
         _, _, answers = text.partition("Answer: ")
         for name in answers.partition(".")[0].split("``")[1::2]:
-            assert callable(getattr(Owner, name)), f"{command.__name__} is answered by {name}"
+            assert callable(getattr(OwnerMachine, name)), f"{command.__name__} is answered by {name}"
 
 
 def test_the_owner_is_called_at_the_earliest_time() -> None:

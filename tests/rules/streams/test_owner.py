@@ -30,8 +30,8 @@ from holdfast.rules.streams.commands import (
     Write,
 )
 from holdfast.rules.streams.ledger import Aside, Checkpoint, Commit, Result, RunLog, Started
-from holdfast.rules.streams.options import OwnerRules
-from holdfast.rules.streams.owner import Owner
+from holdfast.rules.streams.options import OwnerOptions
+from holdfast.rules.streams.owner import OwnerMachine
 from holdfast.rules.streams.phases import OwnerPhase
 from holdfast.rules.streams.rest import LOOK_S
 from holdfast.rules.streams.run_plan import ALONE_OPENINGS, NOTHING, REACH, RUN_LIMIT
@@ -70,7 +70,7 @@ class Bench:
         rules = {"backoff": Backoff(RETRY_S, 60.0, floor=1.0), "idle_timeout_s": IDLE_S, **rules}
         order = {"first": 0, "gap_timeout_s": GAP_S, **(order or {})}
         self.now = 0.0
-        self.owner = Owner(KEY, OwnerRules(Rules(**order), **rules), self.now)
+        self.owner = OwnerMachine(KEY, OwnerOptions(Rules(**order), **rules), self.now)
 
     def opened(self, **checkpoint: Any) -> "Bench":
         """Through CLAIMED and OPENING to OWNER."""

@@ -22,8 +22,8 @@ from holdfast.common.protocol import (
     Answers,
     Done,
     Forward,
-    Parcel,
-    ParcelAnswer,
+    ForwardAnswer,
+    ForwardedDelivery,
     Probe,
     Reply,
     Request,
@@ -99,18 +99,18 @@ async def agree(request: Request) -> Reply:
     if request.to != "m":
         return UnknownMember("m")
     if isinstance(request, Forward):
-        return Answers([ParcelAnswer(parcel.number, "accepted") for parcel in request.parcels])
+        return Answers([ForwardAnswer(forwarded.number, "accepted") for forwarded in request.deliveries])
     return Done(text=type(request).__name__)
 
 
 def forward(count: int, size: int) -> Forward:
-    parcels = [
-        Parcel(
+    deliveries = [
+        ForwardedDelivery(
             number, "detect", "cam-1", 0, number, "", f"receipt-{number}", b"\0" * size, {"a": "b"}, 30.0, 1
         )
         for number in range(count)
     ]
-    return Forward("m", "sender", "http://127.0.0.1:1", parcels)
+    return Forward("m", "sender", "http://127.0.0.1:1", deliveries)
 
 
 async def test_a_request_is_answered_only_by_the_member_it_names(make_peer: MakePeer) -> None:
@@ -319,7 +319,7 @@ async def test_a_reply_that_cannot_be_read_is_an_unknown_outcome(
 REPLIES: list[Reply] = [
     Done(ok=False, text="why"),
     UnknownMember("m"),
-    Answers([ParcelAnswer(1, "no", "node-b", 7)]),
+    Answers([ForwardAnswer(1, "no", "node-b", 7)]),
 ]
 
 
@@ -393,10 +393,10 @@ async def test_whatever_a_request_holds_the_server_answers_and_lives(
     peer = make_peer()
     address = await peer.serve(agree)
     bodies = [damaged(msgspec.msgpack.encode(forward(2, 3)), number), b"\x82\xa4type\xa5Probe\xa2to\xa1\xff"]
-    parcel = msgspec.to_builtins(forward(1, 3))
+    forwarded = msgspec.to_builtins(forward(1, 3))
     for seq in (-1, "x", "1" * 50, "-1"):
-        parcel["parcels"][0][4] = seq
-        bodies.append(msgspec.msgpack.encode(parcel))
+        forwarded["parcels"][0][4] = seq
+        bodies.append(msgspec.msgpack.encode(forwarded))
     async with aiohttp.ClientSession() as session:
         for body in bodies:
             headers = {"Holdfast-Protocol": str(OUR_VERSIONS)}
@@ -840,7 +840,7 @@ async def test_closing_ends_calls_under_way(make_peer: MakePeer) -> None:
 
 
 async def quick_round_trip(limit_ms: float) -> float:
-    """How long a request of fifty parcels takes, after those that took longer than the limit."""
+    """How long a request of fifty deliveries takes, after those that took longer than the limit."""
     server, client = HttpPeer(SystemClock()), HttpPeer(SystemClock())
     address = await server.serve(agree)
     request, took_ms = forward(50, 1024), math.inf

@@ -20,7 +20,7 @@ from holdfast.common.message import TIMER_RUN, Life, Span
 from holdfast.common.traceparent import checked
 from holdfast.rules.streams.commands import Agenda, Write
 from holdfast.rules.streams.ledger import COUNT_MAX, EARLIEST, Aside, Checkpoint, Commit, Result
-from holdfast.rules.streams.options import OwnerRules
+from holdfast.rules.streams.options import OwnerOptions
 from holdfast.rules.streams.restarts import Restarts
 from holdfast.rules.streams.sequencer import Composed, Gap, Sequencer
 from holdfast.rules.streams.timers import REARM_S, Timers
@@ -108,7 +108,7 @@ class CommitPlan:
 
     def __init__(
         self,
-        rules: OwnerRules,
+        rules: OwnerOptions,
         checkpoint: Checkpoint,
         seq: Sequencer,
         agenda: Agenda,

@@ -17,7 +17,7 @@ from holdfast.common.message import TIMER_RUN, Life, Place
 from holdfast.rules.streams.backlog import Backlog, Order
 from holdfast.rules.streams.commands import Agenda, Peek, RefuseRequests, Return
 from holdfast.rules.streams.commit_plan import BatchEntry, CommitPlan
-from holdfast.rules.streams.options import OwnerRules
+from holdfast.rules.streams.options import OwnerOptions
 from holdfast.rules.streams.restarts import Restarts, answered_run, come_back
 from holdfast.rules.streams.sequencer import Sequencer, Verdict
 
@@ -83,7 +83,7 @@ class Inbox:
     commits: CommitPlan
     """The parts of the present opening."""
 
-    def __init__(self, rules: OwnerRules, agenda: Agenda, backlog: Backlog, restarts: Restarts) -> None:
+    def __init__(self, rules: OwnerOptions, agenda: Agenda, backlog: Backlog, restarts: Restarts) -> None:
         self.rules, self.agenda = rules, agenda
         self.backlog, self.restarts = backlog, restarts
         self.held: dict[Place, Held] = {}

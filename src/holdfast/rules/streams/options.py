@@ -12,7 +12,7 @@ from holdfast.rules.streams.sequencer import Carried, Rules
 from holdfast.rules.streams.timers import TIMERS
 
 
-class OwnerRules(msgspec.Struct, frozen=True):
+class OwnerOptions(msgspec.Struct, frozen=True):
     """The settings of a stream that its owner needs; see ``App.stream``."""
 
     order: Rules

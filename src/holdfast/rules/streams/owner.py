@@ -34,7 +34,7 @@ from holdfast.rules.streams.commands import (
 from holdfast.rules.streams.commit_plan import CommitPlan, has_message
 from holdfast.rules.streams.inbox import Inbox
 from holdfast.rules.streams.ledger import Checkpoint
-from holdfast.rules.streams.options import NOTHING_BROUGHT, MovedFrom, OwnerRules
+from holdfast.rules.streams.options import NOTHING_BROUGHT, MovedFrom, OwnerOptions
 from holdfast.rules.streams.phases import NEXT_PHASES, OPENED, OwnerPhase
 from holdfast.rules.streams.rest import LOOK_S, Rest
 from holdfast.rules.streams.restarts import Restarts
@@ -44,7 +44,7 @@ from holdfast.rules.streams.timers import WALL_LOOK_S
 from holdfast.rules.streams.wait_reason import WaitReason
 
 
-class Owner:
+class OwnerMachine:
     """The owner of one key. Call an event method, then take ``agenda.commands`` and carry them out in order;
     call ``ticked`` at ``agenda.wake_at``.
 
@@ -79,7 +79,7 @@ class Owner:
     def __init__(
         self,
         key: str,
-        rules: OwnerRules,
+        rules: OwnerOptions,
         now: float,
         survived: Mapping[str, int] | None = None,
         reception: Reception = ALWAYS,

@@ -25,7 +25,7 @@ from holdfast.rules.streams.commands import LoadModels, Run, Start
 from holdfast.rules.streams.commit_plan import BatchEntry, CommitPlan
 from holdfast.rules.streams.inbox import Inbox
 from holdfast.rules.streams.ledger import Checkpoint
-from holdfast.rules.streams.options import OwnerRules
+from holdfast.rules.streams.options import OwnerOptions
 from holdfast.rules.streams.sequencer import Gap, Ready
 from holdfast.rules.streams.wait_reason import WaitReason
 
@@ -46,7 +46,7 @@ that made the batch larger, and one in the slot. The message that killed an open
 the marked one."""
 
 
-def run_max(rules: OwnerRules) -> int:
+def run_max(rules: OwnerOptions) -> int:
     """Return the most messages in one call of a slot."""
     return max(RUN_LIMIT, rules.checkpoint_every)
 
@@ -177,7 +177,7 @@ class RunPlan:
         "timers",
     )
 
-    def __init__(self, rules: OwnerRules, inbox: Inbox, commits: CommitPlan, blame: Blame) -> None:
+    def __init__(self, rules: OwnerOptions, inbox: Inbox, commits: CommitPlan, blame: Blame) -> None:
         self.rules, self.inbox, self.commits, self.blame = rules, inbox, commits, blame
         self.agenda, self.seq = commits.agenda, commits.seq
         self.effects, self.timers = commits.effects, commits.timers

@@ -15,7 +15,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from holdfast.errors import HoldfastError, SlotDied
 from holdfast.ports.clock import Clock
-from holdfast.ports.slots import Exit, MessageWork, Queried, Ran, SlotCall, SlotCalls, SlotHost, SlotWorker
+from holdfast.ports.slots import (
+    Exit,
+    MessageWork,
+    QueryResult,
+    RunResult,
+    SlotCall,
+    SlotCalls,
+    SlotHost,
+    SlotWorker,
+)
 from holdfast.services.memory.children import SimulatedPool
 
 T = TypeVar("T")
@@ -76,7 +85,7 @@ class MemorySlot:
         after_s: float,
         *,
         call: SlotCall | None = None,
-    ) -> Ran:
+    ) -> RunResult:
         return await self._call(
             (stream, key), lambda: self.worker.run(stream, key, work, limit, after_s), call
         )
@@ -90,7 +99,7 @@ class MemorySlot:
         request: bytes,
         *,
         call: SlotCall | None = None,
-    ) -> Queried:
+    ) -> QueryResult:
         return await self._call(
             (stream, key), lambda: self.worker.query(stream, key, state, version, request), call
         )

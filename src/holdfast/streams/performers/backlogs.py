@@ -12,8 +12,8 @@ from holdfast.ports.queue import Delivery, Taken
 from holdfast.rules.streams.backlog import Reserve, Take, Unreserve
 from holdfast.rules.streams.commands import PutBack
 from holdfast.rules.streams.phases import OwnerPhase
-from holdfast.streams.owned import Owned
-from holdfast.streams.owners import Owners
+from holdfast.streams.owned import OwnedStream
+from holdfast.streams.owners import OwnerRegistry
 from holdfast.streams.reservations import Reservations
 from holdfast.streams.waiting_room import WaitingRoom
 
@@ -27,7 +27,7 @@ class Backlogs:
 
     def __init__(
         self,
-        owners: Owners,
+        owners: OwnerRegistry,
         host: Host,
         reservations: Reservations,
         waiting: WaitingRoom,
@@ -51,7 +51,7 @@ class Backlogs:
             }
         )
 
-    async def reserve(self, entry: Owned, generation: int, _: Reserve) -> None:
+    async def reserve(self, entry: OwnedStream, generation: int, _: Reserve) -> None:
         """Reserve the messages of a key for its owner."""
         stream, key, owner = entry.spec.name, entry.plain_key, entry.owner
         try:
@@ -74,11 +74,11 @@ class Backlogs:
         if owner.backlog.is_reserved:
             self._waiting.reserved(entry.key)
 
-    def unreserve(self, entry: Owned, _: int, __: Unreserve) -> Coroutine[Any, Any, None]:
+    def unreserve(self, entry: OwnedStream, _: int, __: Unreserve) -> Coroutine[Any, Any, None]:
         """Give a reservation up."""
         return self._reservations.unreserve(entry.spec.name, entry.plain_key)
 
-    async def take(self, entry: Owned, generation: int, command: Take) -> None:
+    async def take(self, entry: OwnedStream, generation: int, command: Take) -> None:
         """Take messages of a key from its queue."""
         stream, owner = entry.spec.name, entry.owner
         taken: Taken | None = Taken([], more=True)
@@ -98,7 +98,7 @@ class Backlogs:
         highest = max((delivery.turn or 0 for delivery in taken.deliveries), default=0)
         self._owners.answer(entry, generation, lambda now: owner.took(count, highest, more, now))
 
-    async def put_back(self, entry: Owned, generation: int, command: PutBack) -> None:
+    async def put_back(self, entry: OwnedStream, generation: int, command: PutBack) -> None:
         """Put messages back before their stream moves. Those that don't get there show again by
         themselves."""
         stream = entry.spec.name

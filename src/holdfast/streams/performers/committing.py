@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from holdfast.cluster.deliverer import Deliverer, HandOverOutcome
@@ -19,10 +19,9 @@ from holdfast.rules.streams.commands import HandOver, RefuseRequests, Settle, Wr
 from holdfast.rules.streams.ledger import Commit
 from holdfast.rules.streams.phases import OwnerPhase
 from holdfast.rules.streams.sequencer import Gap
-from holdfast.streams.owned import Owned
-from holdfast.streams.owners import Owners
+from holdfast.streams.owned import OwnedStream
+from holdfast.streams.owners import OwnerRegistry
 from holdfast.streams.requests import Requests
-from holdfast.streams.stalls import waited_since
 from holdfast.streams.traces import begin_commit
 
 
@@ -31,7 +30,7 @@ class Committer:
 
     def __init__(
         self,
-        owners: Owners,
+        owners: OwnerRegistry,
         host: Host,
         streams: Collection[str],
         state: StateStore,
@@ -61,7 +60,7 @@ class Committer:
 
     # -- commits ----------------------------------------------------------------------------------------
 
-    async def write(self, entry: Owned, generation: int, command: Write) -> None:
+    async def write(self, entry: OwnedStream, generation: int, command: Write) -> None:
         """Send a commit, and repeat it unchanged while its outcome is unknown."""
         owner, commit, sent_at = entry.owner, command.commit, self._clock.monotonic()
         span = self._begin_span(entry) if entry.traced else None
@@ -90,14 +89,14 @@ class Committer:
             self._log_gaps(entry, command.gaps)
         self._owners.answer(entry, generation, owner.committed)
 
-    def _begin_span(self, entry: Owned) -> OpenSpan | None:
+    def _begin_span(self, entry: OwnedStream) -> OpenSpan | None:
         if self._host.tracer is None:
             return None
         span = begin_commit(self._host.tracer, entry.spec.name, entry.plain_key, entry.traced)
         entry.traced = []
         return span
 
-    def _note_commit(self, entry: Owned, commit: Commit) -> None:
+    def _note_commit(self, entry: OwnedStream, commit: Commit) -> None:
         self._stats.commits += 1
         self._stats.committed += commit.done
         if entry.last is not None and entry.last.epoch == commit.epoch:
@@ -107,7 +106,7 @@ class Committer:
                 self._owners.note_number(entry.key, commit.number)
         entry.reopened = 0
 
-    def _log_gaps(self, entry: Owned, gaps: Sequence[Gap]) -> None:
+    def _log_gaps(self, entry: OwnedStream, gaps: Sequence[Gap]) -> None:
         """Log the gaps that a commit has skipped for good."""
         for gap in gaps:
             self._stats.gaps_skipped += 1
@@ -118,7 +117,7 @@ class Committer:
 
     # -- what follows -----------------------------------------------------------------------------------
 
-    def settle(self, entry: Owned, _: int, command: Settle) -> None:
+    def settle(self, entry: OwnedStream, _: int, command: Settle) -> None:
         """Have the delivery tracker send the dead letters, delete the messages and report to senders; answer
         the requests that wait for these messages."""
         owner, tracker = entry.owner, self._deliveries[entry.spec.name]
@@ -148,7 +147,7 @@ class Committer:
         settlement = Settlement(entry.key, command.letters, command.messages, done, commit, archived)
         tracker.settle(settlement, at_once=bool(asked) and tracker.archives)
 
-    def _note_times(self, entry: Owned, command: Settle) -> None:
+    def _note_times(self, entry: OwnedStream, command: Settle) -> None:
         """Note how long the messages of an accepted commit were under way."""
         now, took = self._clock.monotonic(), self._took_delivery[entry.spec.name]
         for held in command.messages:
@@ -159,7 +158,7 @@ class Committer:
             self._took_stall[entry.spec.name].note(now - since)
             entry.stands_since = None
 
-    def _log_dead_letters(self, entry: Owned, command: Settle) -> None:
+    def _log_dead_letters(self, entry: OwnedStream, command: Settle) -> None:
         for letter in command.letters:
             if letter.held is not None:
                 self._log.warning(
@@ -170,11 +169,11 @@ class Committer:
                     **trace_of(letter.held.traceparent),
                 )
 
-    def _answer_requests(self, entry: Owned, command: Settle, messages: Sequence[Held]) -> None:
+    def _answer_requests(self, entry: OwnedStream, command: Settle, messages: Sequence[Held]) -> None:
         for held in messages:
             self._requests.settled(entry.key, held, command.duplicate)
 
-    def hand_over(self, entry: Owned, _: int, command: HandOver) -> None:
+    def hand_over(self, entry: OwnedStream, _: int, command: HandOver) -> None:
         """Hand effects over to their target."""
         owner, epoch, effect_id = entry.owner, entry.owner.epoch, command.effects[0].id
 
@@ -189,6 +188,17 @@ class Committer:
 
         self._deliverer.hand_over(entry.spec.name, entry.key, command.effects, answer)
 
-    def refuse_requests(self, entry: Owned, _: int, command: RefuseRequests) -> None:
+    def refuse_requests(self, entry: OwnedStream, _: int, command: RefuseRequests) -> None:
         """Answer clients whose requests aren't handled now."""
         self._requests.refused(entry.key, command)
+
+
+def waited_since(messages: Iterable[Held], owned_since: float) -> float:
+    """Return since when the first of some messages waits to be handled, as far as this node knows: minus
+    infinity for one that was delivered before, and ``owned_since`` for one that no queue has delivered."""
+    first = math.inf
+    for held in messages:
+        if held.receives > 1:
+            return -math.inf
+        first = min([first, *(receipt.received_at for receipt in held.receipts)])
+    return owned_since if first == math.inf else first

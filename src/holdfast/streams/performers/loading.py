@@ -11,10 +11,10 @@ from holdfast.errors import ModelFailed
 from holdfast.rules.cluster.placement import can_be_read
 from holdfast.rules.streams.commands import LoadModels
 from holdfast.streams.obstacles import Obstacles, pause_s
-from holdfast.streams.owned import Owned
-from holdfast.streams.owners import Owners
-from holdfast.streams.seating import Seating
-from holdfast.streams.slots import Died, Seat, Seats
+from holdfast.streams.owned import OwnedStream
+from holdfast.streams.owners import OwnerRegistry
+from holdfast.streams.slot_assignment import SlotAssignment
+from holdfast.streams.slots import SlotCrash, SlotHandle, SlotHandles
 
 
 class Loader:
@@ -23,11 +23,11 @@ class Loader:
 
     def __init__(
         self,
-        owners: Owners,
+        owners: OwnerRegistry,
         host: Host,
         models: Collection[str],
-        pool: Seats,
-        seating: Seating,
+        pool: SlotHandles,
+        assignment: SlotAssignment,
         obstacles: Obstacles,
         *,
         on_obstacle: Callable[[str], None],
@@ -36,45 +36,45 @@ class Loader:
         self._host = host
         self._models = models
         self._pool = pool
-        self._seating = seating
+        self._assignment = assignment
         self._obstacles = obstacles
         self._on_obstacle = on_obstacle
         owners.perform_by({LoadModels: self.load})
 
-    def load(self, entry: Owned, generation: int, _: LoadModels) -> Coroutine[Any, Any, None]:
+    def load(self, entry: OwnedStream, generation: int, _: LoadModels) -> Coroutine[Any, Any, None]:
         """Load the models that the stream declares."""
         entry.called_at = self._host.clock.monotonic()
         return self._load(entry, generation)
 
-    async def _load(self, entry: Owned, generation: int) -> None:
+    async def _load(self, entry: OwnedStream, generation: int) -> None:
         owner = entry.owner
         if owner.generation != generation:
-            return  # it may have been released, and would then keep a seat for ever
-        seat = self._seating.seat(entry)
-        async with seat.loads:
+            return  # it may have been released, and would then keep a handle for ever
+        handle = self._assignment.handle_of(entry)
+        async with handle.loads:
             if owner.generation == generation:
-                await self._load_in(entry, generation, seat)
+                await self._load_in(entry, generation, handle)
 
-    async def _load_in(self, entry: Owned, generation: int, seat: Seat) -> None:
+    async def _load_in(self, entry: OwnedStream, generation: int, handle: SlotHandle) -> None:
         owner, spec = entry.owner, entry.spec
-        if obstacle := self._obstacles.known(spec, seat):
+        if obstacle := self._obstacles.known(spec, handle):
             self.obstructed(entry, generation, obstacle)
             return
         try:
             _, slot = await self._pool.call(
-                seat,
+                handle,
                 spec.timeout_s,
                 lambda slot, call: slot.load(spec.name, entry.plain_key, spec.models, call=call),
                 of=entry.key,
             )
-            self._seating.is_in(entry, slot)
+            self._assignment.is_in(entry, slot)
         except ModelFailed as error:
-            self._seating.is_in(entry, seat.slot)
-            self._obstacles.found(spec.name, error.model, redact(str(error)), seat)
+            self._assignment.is_in(entry, handle.slot)
+            self._obstacles.found(spec.name, error.model, redact(str(error)), handle)
             self.obstructed(entry, generation, redact(str(error)))
-        except Died as error:
+        except SlotCrash as error:
             if error.model:
-                self._obstacles.found(spec.name, error.model, error.loading_error, seat)
+                self._obstacles.found(spec.name, error.model, error.loading_error, handle)
                 self.obstructed(entry, generation, error.loading_error)
             else:
                 text, detail = redact(str(error)), redact(error.detail)
@@ -89,34 +89,36 @@ class Loader:
         for entry in self.obstructed_streams(stream):
             self._owners.feed(entry, entry.owner.unblocked)
 
-    def obstructed_streams(self, stream: str) -> list[Owned]:
+    def obstructed_streams(self, stream: str) -> list[OwnedStream]:
         """Return the owned keys of a stream that this node can't run and another may: a declared model does
         not load here, or their state is newer than the handler."""
         return [
             entry for entry in self._owners.of(stream) if entry.owner.runs.obstacle and not entry.tries_alone
         ]
 
-    def model_failed(self, entry: Owned, generation: int, model: str, reason: str, handled: int = 0) -> None:
+    def model_failed(
+        self, entry: OwnedStream, generation: int, model: str, reason: str, handled: int = 0
+    ) -> None:
         """Note that a handler asked for a model that doesn't load, after it had handled ``handled`` messages
         of its run."""
         if model not in self._models:
             self.wait_alone(entry, generation, reason, handled)
             return
-        if entry.seat is not None:  # else the stream was released meanwhile
-            self._obstacles.found(entry.spec.name, model, reason, entry.seat)
+        if entry.handle is not None:  # else the stream was released meanwhile
+            self._obstacles.found(entry.spec.name, model, reason, entry.handle)
         self.obstructed(entry, generation, reason, handled)
 
-    def obstructed(self, entry: Owned, generation: int, obstacle: str, handled: int = 0) -> None:
+    def obstructed(self, entry: OwnedStream, generation: int, obstacle: str, handled: int = 0) -> None:
         """Note that this node can't run the stream, which waits here or moves to a node that can."""
         entry.tries_alone = False
         self._owners.answer(entry, generation, lambda now: entry.owner.models_failed(obstacle, now, handled))
         self._on_obstacle(entry.spec.name)
 
-    def wait_alone(self, entry: Owned, generation: int, reason: str, handled: int) -> None:
+    def wait_alone(self, entry: OwnedStream, generation: int, reason: str, handled: int) -> None:
         """Have the stream wait for what its next message needs, a model that isn't declared or a stored body.
         Only a message can show whether that loads, and nobody knows which other streams need it, so this
         stream waits here alone."""
-        if (seat := self._waits(entry, generation, reason, handled)) is None:
+        if (handle := self._waits(entry, generation, reason, handled)) is None:
             return
         entry.tries_alone = True
         if entry.failed_loads == 1:
@@ -125,12 +127,12 @@ class Loader:
                 key=entry.key,
                 error=reason,
             )
-        self._host.tasks.spawn(self._try_alone(entry, generation, seat))
+        self._host.tasks.spawn(self._try_alone(entry, generation, handle))
 
-    def wait_for_reader(self, entry: Owned, generation: int, reason: str) -> None:
+    def wait_for_reader(self, entry: OwnedStream, generation: int, reason: str) -> None:
         """Have a stream whose state is newer than the handler here move to a node that reads it. Until one
         takes it, it is looked at again with pauses: that node may be full now, or leave."""
-        if (seat := self._waits(entry, generation, reason)) is None:
+        if (handle := self._waits(entry, generation, reason)) is None:
             return
         if entry.failed_loads == 1:
             self._host.log.warning(
@@ -139,25 +141,25 @@ class Loader:
                 error=reason,
             )
         self._on_obstacle(entry.spec.name)
-        self._host.tasks.spawn(self._try_alone(entry, generation, seat))
+        self._host.tasks.spawn(self._try_alone(entry, generation, handle))
 
-    def _waits(self, entry: Owned, generation: int, reason: str, handled: int = 0) -> Seat | None:
-        """Tell the owner why its stream waits. Returns the seat, if it waits here now."""
+    def _waits(self, entry: OwnedStream, generation: int, reason: str, handled: int = 0) -> SlotHandle | None:
+        """Tell the owner why its stream waits. Returns the handle, if it waits here now."""
         self._owners.answer(entry, generation, lambda now: entry.owner.models_failed(reason, now, handled))
-        if entry.owner.generation != generation or not entry.owner.runs.obstacle or entry.seat is None:
+        if entry.owner.generation != generation or not entry.owner.runs.obstacle or entry.handle is None:
             return None
         entry.failed_loads += 1
-        return entry.seat
+        return entry.handle
 
-    def is_read_elsewhere(self, entry: Owned) -> bool:
+    def is_read_elsewhere(self, entry: OwnedStream) -> bool:
         """Return True if another living node has said that its handler reads the stream's state."""
         membership = self._host.membership
         others = [member for member in membership.view.values() if member.id != membership.id]
         return can_be_read(others, entry.spec.name, entry.owner.commits.state_version)
 
-    async def _try_alone(self, entry: Owned, generation: int, seat: Seat) -> None:
-        waiting = sum(other.tries_alone and other.seat is seat for other in self._owners)
+    async def _try_alone(self, entry: OwnedStream, generation: int, handle: SlotHandle) -> None:
+        waiting = sum(other.tries_alone and other.handle is handle for other in self._owners)
         clock = self._host.clock
-        await clock.sleep(pause_s(entry.failed_loads, seat.took_s, clock.random(), waiting))
+        await clock.sleep(pause_s(entry.failed_loads, handle.took_s, clock.random(), waiting))
         entry.tries_alone = False
         self._owners.answer(entry, generation, entry.owner.unblocked)

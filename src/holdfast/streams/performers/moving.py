@@ -17,12 +17,12 @@ from holdfast.errors import (
 )
 from holdfast.rules.streams.commands import Dropped, HandOff, Release, Return, Transfer
 from holdfast.streams.loads import Loads
-from holdfast.streams.owned import Owned
-from holdfast.streams.owners import Owners
+from holdfast.streams.owned import OwnedStream
+from holdfast.streams.owners import OwnerRegistry
 from holdfast.streams.requests import Requests
 from holdfast.streams.reservations import Reservations
 from holdfast.streams.router import Router
-from holdfast.streams.seating import Seating
+from holdfast.streams.slot_assignment import SlotAssignment
 
 
 class Mover:
@@ -30,12 +30,12 @@ class Mover:
 
     def __init__(
         self,
-        owners: Owners,
+        owners: OwnerRegistry,
         host: Host,
         router: Router,
         requests: Requests,
         reservations: Reservations,
-        seating: Seating,
+        assignment: SlotAssignment,
         loads: Loads,
     ) -> None:
         self._owners = owners
@@ -44,7 +44,7 @@ class Mover:
         self._router = router
         self._requests = requests
         self._reservations = reservations
-        self._seating = seating
+        self._assignment = assignment
         self._loads = loads
         owners.perform_by(
             {
@@ -58,12 +58,12 @@ class Mover:
 
     # -- messages ---------------------------------------------------------------------------------------
 
-    def give_back(self, entry: Owned, _: int, command: Return) -> None:
+    def give_back(self, entry: OwnedStream, _: int, command: Return) -> None:
         """Give messages back to their senders and to this node's router."""
         self._return_requests(entry, command.messages, "")
         self._router.take_back(entry.spec.name, entry.key, command.messages)
 
-    def hand_off(self, entry: Owned, _: int, command: HandOff) -> None:
+    def hand_off(self, entry: OwnedStream, _: int, command: HandOff) -> None:
         """Have the router forward messages to the new owner, and refer requests to it."""
         stream, key, target = entry.spec.name, entry.key, command.target
         self._host.stats.moved_out += 1
@@ -74,14 +74,14 @@ class Mover:
         if entry.owner.backlog.is_reserved:
             self._host.tasks.spawn(self._router.placing.call_up(stream, key, target))
 
-    def _return_requests(self, entry: Owned, messages: tuple[Held, ...], target: str) -> None:
+    def _return_requests(self, entry: OwnedStream, messages: tuple[Held, ...], target: str) -> None:
         for held in messages:
             if held.is_asked:
                 self._requests.returned(entry.key, held, target, entry.owner.epoch + 1 if target else 0)
 
     # -- the claim --------------------------------------------------------------------------------------
 
-    async def transfer(self, entry: Owned, generation: int, command: Transfer) -> None:
+    async def transfer(self, entry: OwnedStream, generation: int, command: Transfer) -> None:
         """Transfer the claim."""
         try:
             outcome = await self._owners.retry(
@@ -92,7 +92,7 @@ class Mover:
         self._owners.answer(entry, generation, lambda now: entry.owner.transferred(outcome, now))
         self._owners.wake_waiting()
 
-    async def _try_transfer(self, entry: Owned, target: str) -> Literal["done", "kept", "refused"]:
+    async def _try_transfer(self, entry: OwnedStream, target: str) -> Literal["done", "kept", "refused"]:
         try:
             await self._coordinator.transfer(entry.claim, target)
         except MembershipLost:
@@ -107,7 +107,7 @@ class Mover:
             return "kept"  # if it took effect, the next commit or read shows who has opened the stream
         return "done"
 
-    async def release(self, entry: Owned, generation: int, _: Release) -> None:
+    async def release(self, entry: OwnedStream, generation: int, _: Release) -> None:
         """Release the claim."""
         try:
             await self._coordinator.release(entry.claim)
@@ -115,8 +115,8 @@ class Mover:
             self._host.log.debug("could not release", key=entry.key, error=str(error))
         self._owners.answer(entry, generation, lambda now: entry.owner.released())
 
-    def end(self, entry: Owned, _: int, __: Dropped) -> None:
+    def end(self, entry: OwnedStream, _: int, __: Dropped) -> None:
         """Forget an owner that is at its end."""
         if self._owners.forget(entry):
             self._loads.forget(entry.key)
-        self._seating.leave(entry)
+        self._assignment.leave(entry)

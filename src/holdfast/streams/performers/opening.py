@@ -5,39 +5,43 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.cluster.host import Host
+from holdfast.common.recent import remember
 from holdfast.errors import Fenced, HoldfastError, MembershipLost, OutcomeUnknown, Retry, Unavailable
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.state import StateStore
 from holdfast.rules.streams.commands import CheckClaim, Open, Peek, Reclaim
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.streams.operations import MEMBER
-from holdfast.streams.owned import Owned
-from holdfast.streams.owners import Owners
-from holdfast.streams.stalls import Stalls
+from holdfast.streams.owned import OwnedStream
+from holdfast.streams.owners import OwnerRegistry
+
+LEFT_MAX = 1000
+"""The most ended memberships that are remembered."""
 
 
 class Opener:
     """Performs the commands by which an owner comes to hold its stream, and finds out whether it still
     does."""
 
-    def __init__(self, owners: Owners, host: Host, state: StateStore) -> None:
+    def __init__(self, owners: OwnerRegistry, host: Host, state: StateStore) -> None:
         self._owners = owners
         self._host = host
         self._coordinator = host.coordinator
         self.clock = host.clock
         self._state = state
-        self._stalls = Stalls()
+        self._left_at: dict[str, float] = {}
+        """By membership that has ended: the monotonic time at which this node learned it."""
         host.news.on_left.append(self._left)
         owners.perform_by(
             {Peek: self.peek, Open: self.open, CheckClaim: self.check_claim, Reclaim: self.reclaim}
         )
 
     def _left(self, member: str) -> None:
-        self._stalls.left(member, self.clock.monotonic())
+        remember(self._left_at, member, self.clock.monotonic(), LEFT_MAX)
 
     # -- the store --------------------------------------------------------------------------------------
 
-    async def peek(self, entry: Owned, generation: int, _: Peek) -> None:
+    async def peek(self, entry: OwnedStream, generation: int, _: Peek) -> None:
         """Read the checkpoint."""
         entry.looks += 1
         try:
@@ -49,10 +53,10 @@ class Opener:
         finally:
             entry.looks -= 1
         if entry.stands_since is None and entry.last is None and checkpoint is not None:
-            entry.stands_since = self._stalls.since(checkpoint.member)
+            entry.stands_since = self._left_at.get(checkpoint.member)
         self._owners.answer(entry, generation, lambda now: entry.owner.peeked(checkpoint, now))
 
-    async def open(self, entry: Owned, generation: int, command: Open) -> None:
+    async def open(self, entry: OwnedStream, generation: int, command: Open) -> None:
         """Open the stream at the epoch that the command expects."""
         owner = entry.owner
         try:
@@ -80,7 +84,9 @@ class Opener:
         )
         self._owners.wake_waiting()  # a move that an opening has ended has failed
 
-    async def quiet_s(self, entry: Owned, generation: int, standing: Checkpoint, recalled: bool) -> float:
+    async def quiet_s(
+        self, entry: OwnedStream, generation: int, standing: Checkpoint, recalled: bool
+    ) -> float:
         """Return how many seconds ago the last message was committed, where that matters. The clock of the
         store is used, which dated the commit, because this host's clock may have been set. A recalled commit
         is dated by this node."""
@@ -94,7 +100,7 @@ class Opener:
         )
         return before_s + max(0.0, now - standing.at)
 
-    def _recall(self, entry: Owned, checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
+    def _recall(self, entry: OwnedStream, checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
         """Return the checkpoint that an opening found, or the last one of this owner if the store has lost it
         (with True). If the store has nothing at all, nobody has committed since, so the stream goes on from
         this owner's last commit. If the store has an older checkpoint, another owner may have gone on from
@@ -131,7 +137,7 @@ class Opener:
 
     # -- the claim --------------------------------------------------------------------------------------
 
-    async def check_claim(self, entry: Owned, generation: int, _: CheckClaim) -> None:
+    async def check_claim(self, entry: OwnedStream, generation: int, _: CheckClaim) -> None:
         """Check whether the claim is still ours, after a growing pause."""
         entry.reopened += 1
         if entry.reopened > 1:
@@ -148,7 +154,7 @@ class Opener:
             entry.claim = claim
         self._owners.answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
 
-    async def _standing_claim(self, entry: Owned) -> Claim | None:
+    async def _standing_claim(self, entry: OwnedStream) -> Claim | None:
         """Return the claim on a key; None if the coordinator has been silent for so long that our membership
         may have ended."""
         try:
@@ -159,7 +165,7 @@ class Opener:
         await self._see_who_opened(entry)
         return None
 
-    async def _see_who_opened(self, entry: Owned) -> None:
+    async def _see_who_opened(self, entry: OwnedStream) -> None:
         """Check who opened the stream last, while the coordinator is silent. If another node did, the
         coordinator must have answered that node, so only this node is cut off. An operator can open a stream
         without it."""
@@ -173,7 +179,7 @@ class Opener:
         if standing.member not in ("", MEMBER, self._host.membership.id):
             self._host.membership.cut_off()
 
-    async def reclaim(self, entry: Owned, generation: int, command: Reclaim) -> None:
+    async def reclaim(self, entry: OwnedStream, generation: int, command: Reclaim) -> None:
         """Claim the key again after a lost membership, if the store shows that this opening is still
         current."""
         await self._host.membership.joined.wait()
@@ -185,7 +191,7 @@ class Opener:
             ours = False
         self._owners.answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
 
-    async def _claim_again(self, entry: Owned, epoch: int | None) -> bool:
+    async def _claim_again(self, entry: OwnedStream, epoch: int | None) -> bool:
         if not await self._epoch_stands(entry, epoch):
             return False
         claim = await self._coordinator.claim(entry.key, self._host.membership.id)
@@ -194,7 +200,7 @@ class Opener:
             entry.claim = claim
         return ours
 
-    async def _epoch_stands(self, entry: Owned, epoch: int | None) -> bool:
+    async def _epoch_stands(self, entry: OwnedStream, epoch: int | None) -> bool:
         if epoch is None:
             return True
         checkpoint = await self._state.peek(entry.key)

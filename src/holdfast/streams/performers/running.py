@@ -21,16 +21,16 @@ from holdfast.errors import (
     StateRejected,
     ValueLost,
 )
-from holdfast.ports.slots import MessageWork, Ran
+from holdfast.ports.slots import MessageWork, RunResult
 from holdfast.rules.streams.commands import Run, Start
 from holdfast.streams.addressing import STORED, stored_of
 from holdfast.streams.loads import Loads
-from holdfast.streams.owned import Owned
-from holdfast.streams.owners import Owners
+from holdfast.streams.owned import OwnedStream
+from holdfast.streams.owners import OwnerRegistry
 from holdfast.streams.performers.loading import Loader
 from holdfast.streams.quarantine import Quarantine
-from holdfast.streams.seating import Seating
-from holdfast.streams.slots import Died, Seats
+from holdfast.streams.slot_assignment import SlotAssignment
+from holdfast.streams.slots import SlotCrash, SlotHandles
 from holdfast.streams.storage import StreamStorage
 from holdfast.streams.traces import HandlingSpans
 
@@ -40,12 +40,12 @@ class Runner:
 
     def __init__(
         self,
-        owners: Owners,
+        owners: OwnerRegistry,
         host: Host,
         streams: Collection[str],
         storage: StreamStorage,
-        pool: Seats,
-        seating: Seating,
+        pool: SlotHandles,
+        assignment: SlotAssignment,
         loader: Loader,
         loads: Loads,
         quarantine: Quarantine,
@@ -55,7 +55,7 @@ class Runner:
         self._clock, self._log = host.clock, host.log
         self._state, self._values = storage.state, storage.values
         self._pool = pool
-        self._seating = seating
+        self._assignment = assignment
         self._loader = loader
         self._loads = loads
         self._quarantine = quarantine
@@ -64,7 +64,7 @@ class Runner:
 
     # -- starts -----------------------------------------------------------------------------------------
 
-    async def start(self, entry: Owned, generation: int, command: Start) -> None:
+    async def start(self, entry: OwnedStream, generation: int, command: Start) -> None:
         """Count an opening that begins a head, once the head's turn in the quarantine has come."""
         owner, quarantine = entry.owner, self._quarantine
         epoch = owner.epoch
@@ -94,12 +94,12 @@ class Runner:
 
     # -- runs -------------------------------------------------------------------------------------------
 
-    def run(self, entry: Owned, generation: int, command: Run) -> Coroutine[Any, Any, None]:
+    def run(self, entry: OwnedStream, generation: int, command: Run) -> Coroutine[Any, Any, None]:
         """Run messages in the slot of their stream."""
         entry.called_at = self._clock.monotonic()
         return self._run(entry, generation, command)
 
-    async def _run(self, entry: Owned, generation: int, command: Run) -> None:
+    async def _run(self, entry: OwnedStream, generation: int, command: Run) -> None:
         spans: HandlingSpans | None = None
         if (tracer := self._host.tracer) is not None:
             spans = HandlingSpans(tracer, entry.spec.name, entry.plain_key, command.messages)
@@ -111,7 +111,7 @@ class Runner:
         try:
             with self._quarantine.running:
                 ran = await self._handle(entry, generation, command, works)
-        except (StateRejected, ModelFailed, HandlerFailed, Died) as error:
+        except (StateRejected, ModelFailed, HandlerFailed, SlotCrash) as error:
             if spans is not None:
                 spans.failed(redact(str(error)))
             self._failed(entry, generation, command, error)
@@ -123,10 +123,10 @@ class Runner:
 
     def _failed(
         self,
-        entry: Owned,
+        entry: OwnedStream,
         generation: int,
         command: Run,
-        error: StateRejected | ModelFailed | HandlerFailed | Died,
+        error: StateRejected | ModelFailed | HandlerFailed | SlotCrash,
     ) -> None:
         """Answer a run that ended without results."""
         owner, spec, answer, text = entry.owner, entry.spec, self._owners.answer, redact(str(error))
@@ -144,16 +144,16 @@ class Runner:
                 at = raised_at(detail)
                 self._log.warning("handler failed", key=entry.key, error=text, at=at, exception=detail)
                 answer(entry, generation, lambda now: owner.load_failed(text, detail, now))
-            case Died() if error.model in spec.models:
+            case SlotCrash() if error.model in spec.models:
                 self._loader.model_failed(entry, generation, error.model, error.loading_error)
-            case Died():
+            case SlotCrash():
                 detail = redact(error.detail)
                 answer(entry, generation, lambda now: owner.slot_died(error.guilty, text, detail, now))
 
-    def _ran(self, entry: Owned, generation: int, ran: Ran) -> None:
+    def _ran(self, entry: OwnedStream, generation: int, ran: RunResult) -> None:
         """Answer a run that handled messages, or failed at its first."""
         owner, name = entry.owner, entry.spec.name
-        took_s = entry.seat.took_s if entry.seat is not None else 0.0
+        took_s = entry.handle.took_s if entry.handle is not None else 0.0
         count = len(ran.results) + bool(ran.error)
         self._loads.note(entry.key, took_s, count)
         if count:
@@ -174,19 +174,19 @@ class Runner:
         self._owners.answer(entry, generation, partial(owner.ran, *answer, acts=ran.acts))
 
     async def _handle(
-        self, entry: Owned, generation: int, command: Run, works: list[MessageWork]
-    ) -> Ran | None:
+        self, entry: OwnedStream, generation: int, command: Run, works: list[MessageWork]
+    ) -> RunResult | None:
         """Have the slot handle messages; return None if the opening is over."""
         spec = entry.spec
         if command.fresh and entry.owner.generation == generation:
             await self._open_handler(entry, command)
         if entry.owner.generation != generation:
             return None  # its handler may be open in the slot by now: run nothing in it
-        seat, slot = entry.seat, entry.slot
-        if seat is None or slot is None:
-            raise Died("the slot was replaced", "", guilty=False)
+        handle, slot = entry.handle, entry.slot
+        if handle is None or slot is None:
+            raise SlotCrash("the slot was replaced", "", guilty=False)
         ran, _ = await self._pool.call(
-            seat,
+            handle,
             spec.timeout_s,
             lambda slot, call: slot.run(
                 spec.name,
@@ -201,19 +201,19 @@ class Runner:
         )
         return ran
 
-    async def _open_handler(self, entry: Owned, command: Run) -> None:
+    async def _open_handler(self, entry: OwnedStream, command: Run) -> None:
         spec, key = entry.spec, entry.plain_key
         _, slot = await self._pool.call(
-            self._seating.seat(entry),
+            self._assignment.handle_of(entry),
             spec.timeout_s,
             lambda slot, call: slot.open(spec.name, key, command.state, command.version, call=call),
             of=entry.key,
         )
         entry.called_at = self._clock.monotonic()
-        self._seating.is_in(entry, slot)
+        self._assignment.is_in(entry, slot)
 
     async def _works(
-        self, entry: Owned, generation: int, command: Run, spans: HandlingSpans | None
+        self, entry: OwnedStream, generation: int, command: Run, spans: HandlingSpans | None
     ) -> list[MessageWork] | None:
         """Return what the slot gets of a run; None if the body of its first message can't be read, for now or
         for ever. A message with a stored body goes alone, so that a run needs memory for one of them."""
@@ -238,7 +238,7 @@ class Runner:
                 if spans is not None:
                     spans.unread(reason)
                 if entry.owner.generation == generation:
-                    self._seating.seat(entry)
+                    self._assignment.handle_of(entry)
                     self._loader.wait_alone(entry, generation, reason, 0)
                 return None
         count = 1 if is_stored[0] else is_stored.index(True) if True in is_stored else len(messages)
@@ -261,7 +261,7 @@ class Runner:
 
 
 @contextmanager
-def _kept_waiting(entry: Owned) -> Iterator[None]:
+def _kept_waiting(entry: OwnedStream) -> Iterator[None]:
     entry.kept_waiting += 1
     try:
         yield

@@ -12,9 +12,9 @@ from holdfast.common.protocol import (
     Answers,
     Done,
     Forward,
+    ForwardAnswer,
+    ForwardedDelivery,
     Move,
-    Parcel,
-    ParcelAnswer,
     Probe,
     Reply,
     Request,
@@ -68,27 +68,29 @@ class PeerConformance:
             assert await client.call(address, request, PATIENCE_S) == Done(ok=False, text=f"no: {ODD}")
         assert asked == requests
 
-    async def test_forwarded_parcels_arrive_with_all_their_fields(self, make_peer: MakePeer) -> None:
+    async def test_forwarded_deliveries_arrive_with_all_their_fields(self, make_peer: MakePeer) -> None:
         server, client = await make_peer(), await make_peer()
-        taken: list[Parcel] = []
+        taken: list[ForwardedDelivery] = []
 
         async def handle(request: Request) -> Reply:
             assert isinstance(request, Forward)
-            taken.extend(request.parcels)
-            return Answers([ParcelAnswer(p.number, "no", "member-c", 7) for p in request.parcels])
+            taken.extend(request.deliveries)
+            return Answers([ForwardAnswer(p.number, "no", "member-c", 7) for p in request.deliveries])
 
         address = await server.serve(handle)
         run, seq = 10**RUN_DIGITS - 1, 10**SEQ_DIGITS - 1
-        parcels = [
-            Parcel(1, "s", ODD, 0, 0, "id", "receipt", bytes(range(256)), {"a": ODD}, 12.5, 3),
-            Parcel(2, "s", "k", number(run), number(seq), "", "", b"", {}, 0.0, 1),
-            Parcel(3, "s", "k", 0, 1, "", ODD, b"\xff" * 250_000, {}, 0.0, 1),
-            Parcel(4, "s", "k", number(NO_RUN), 1, "", "", b"", {}, 0.0, 1),
-            Parcel(5, "s", "k", 3, 1, "", "", b"", {}, 0.0, 1, counted=True),
+        deliveries = [
+            ForwardedDelivery(1, "s", ODD, 0, 0, "id", "receipt", bytes(range(256)), {"a": ODD}, 12.5, 3),
+            ForwardedDelivery(2, "s", "k", number(run), number(seq), "", "", b"", {}, 0.0, 1),
+            ForwardedDelivery(3, "s", "k", 0, 1, "", ODD, b"\xff" * 250_000, {}, 0.0, 1),
+            ForwardedDelivery(4, "s", "k", number(NO_RUN), 1, "", "", b"", {}, 0.0, 1),
+            ForwardedDelivery(5, "s", "k", 3, 1, "", "", b"", {}, 0.0, 1, counted=True),
         ]
-        reply = await client.call(address, Forward("member-b", "member-a", "http://a", parcels), PATIENCE_S)
-        assert reply == Answers([ParcelAnswer(n, "no", "member-c", 7) for n in (1, 2, 3, 4, 5)])
-        assert taken == parcels
+        reply = await client.call(
+            address, Forward("member-b", "member-a", "http://a", deliveries), PATIENCE_S
+        )
+        assert reply == Answers([ForwardAnswer(n, "no", "member-c", 7) for n in (1, 2, 3, 4, 5)])
+        assert taken == deliveries
         assert (int(taken[1].run), int(taken[1].seq)) == (run, seq)
 
     async def test_calls_at_once_get_their_own_answers(self, make_peer: MakePeer) -> None:

@@ -16,7 +16,7 @@ from holdfast.ports.slots import (
     Attempt,
     MessageWork,
     Progress,
-    Ran,
+    RunResult,
     Slot,
     SlotCall,
     SlotMaker,
@@ -292,7 +292,7 @@ class StreamSlotsConformance(SlotsConformance):
     ) -> None:
         slot = await slots.spawn()
 
-        def run(key: str, seq: int) -> Coroutine[Any, Any, Ran]:
+        def run(key: str, seq: int) -> Coroutine[Any, Any, RunResult]:
             return slot.run("count", key, [MessageWork(0, seq, b"x")], 1, LONG_S)
 
         told: list[Any] = await asyncio.gather(
@@ -306,7 +306,7 @@ class StreamSlotsConformance(SlotsConformance):
             slot.open("count", "k", b"v2:20", 2),
             run("k", 4),
         )
-        rans: list[Ran] = [ran for ran in told if ran is not None]
+        rans: list[RunResult] = [ran for ran in told if ran is not None]
         assert [_counts(ran) for ran in rans] == [[11], [71], [12], [], [21]]
         assert [bool(ran.error) for ran in rans] == [False, False, False, True, False]
 
@@ -467,11 +467,11 @@ class StreamSlotsConformance(SlotsConformance):
         assert list(slot.calls) == []
 
 
-async def _run(slot: StreamSlot, stream: str, *work: MessageWork, key: str = "k") -> Ran:
+async def _run(slot: StreamSlot, stream: str, *work: MessageWork, key: str = "k") -> RunResult:
     return await asyncio.wait_for(slot.run(stream, key, work, len(work), LONG_S), PATIENCE_S)
 
 
-def _counts(ran: Ran) -> list[Any]:
+def _counts(ran: RunResult) -> list[Any]:
     return [msgspec.json.decode(result or b"")["count"] for result in ran.results]
 
 

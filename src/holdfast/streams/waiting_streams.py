@@ -11,7 +11,7 @@ import msgspec
 from holdfast.common.wording import duration
 from holdfast.ports.clock import Clock
 from holdfast.rules.streams.wait_reason import WaitKind, WaitReason
-from holdfast.streams.owned import Owned
+from holdfast.streams.owned import OwnedStream
 from holdfast.streams.placing import Unplaced
 
 TOLD_AFTER_S = 5.0
@@ -31,7 +31,7 @@ LINES_MAX = 20
 """The most streams that are logged at once; the rest are counted in one line."""
 
 
-class Waits(msgspec.Struct):
+class StreamWait(msgspec.Struct):
     """A stream that waits. ``left_s`` is for how long it will still wait, if that is known."""
 
     key: str
@@ -48,7 +48,7 @@ class Waits(msgspec.Struct):
         return f"{self.text}{left}" if self.kind in ("parked", "model") else f"waits for {self.text}{left}"
 
 
-class KnownStandstill(msgspec.Struct):
+class KnownWait(msgspec.Struct):
     """Since when a stream waits for one kind of thing, and whether that was logged."""
 
     kind: str
@@ -60,13 +60,13 @@ class KnownStandstill(msgspec.Struct):
         return self.kind == stands.kind and stands.since in (None, self.since)
 
 
-class Standstills:
+class WaitingStreams:
     """The waiting streams of one node. ``owned`` returns the streams that may wait, ``unplaced`` those that
     no node takes, and ``archive_error`` why the archive of a stream takes nothing."""
 
     def __init__(
         self,
-        owned: Callable[[], Iterable[Owned]],
+        owned: Callable[[], Iterable[OwnedStream]],
         unplaced: Callable[[], Mapping[str, Unplaced]],
         archive_error: Callable[[str], str],
         clock: Clock,
@@ -77,19 +77,19 @@ class Standstills:
         self._archive_error = archive_error
         self._clock = clock
         self._log = log
-        self._known: dict[str, KnownStandstill] = {}
+        self._known: dict[str, KnownWait] = {}
 
     def look(self) -> None:
         """Note which streams wait, and log those that have waited long."""
         now = self._clock.monotonic()
         before, self._known = self._known, {}
-        late: list[Waits] = []
+        late: list[StreamWait] = []
         for entry in self._owned():
-            if (stands := self._standstill(entry, now)) is None:
+            if (stands := self._wait_reason(entry, now)) is None:
                 continue
             known = before.get(entry.key)
             if known is None or not known.goes_on(stands):
-                known = KnownStandstill(stands.kind, now if stands.since is None else stands.since)
+                known = KnownWait(stands.kind, now if stands.since is None else stands.since)
             self._known[entry.key] = known
             if not known.told and now - known.since >= TOLD_AFTER_S:
                 known.told = True
@@ -100,18 +100,18 @@ class Standstills:
             kinds = dict(Counter(waits.kind for waits in late[LINES_MAX:]))
             self._log.warning("more streams wait", streams=len(late) - LINES_MAX, **kinds)
 
-    def of(self, entry: Owned) -> Waits | None:
+    def of(self, entry: OwnedStream) -> StreamWait | None:
         """Return what one stream waits for; None if it doesn't wait."""
         now = self._clock.monotonic()
-        stands = self._standstill(entry, now)
+        stands = self._wait_reason(entry, now)
         return self._waits(entry, stands, now) if stands is not None else None
 
-    def all(self) -> list[Waits]:
+    def all(self) -> list[StreamWait]:
         """Return the waiting streams, longest wait first."""
         found = [waits for entry in self._owned() if (waits := self.of(entry)) is not None]
         now = self._clock.monotonic()
         found += [
-            Waits(
+            StreamWait(
                 key, "room", f"a node that takes it: {known.reason}", now - known.since, None, known.messages
             )
             for key, known in self._unplaced().items()
@@ -123,7 +123,7 @@ class Standstills:
         now = self._clock.monotonic()
         counts = dict.fromkeys(get_args(WaitKind), 0)
         for entry in self._owned():
-            if (stands := self._standstill(entry, now)) is not None:
+            if (stands := self._wait_reason(entry, now)) is not None:
                 counts[stands.kind] += 1
         counts["room"] += len(self._unplaced())
         return counts
@@ -135,17 +135,17 @@ class Standstills:
             longest[waits.kind] = max(longest[waits.kind], waits.since_s)
         return longest
 
-    def _waits(self, entry: Owned, stands: WaitReason, now: float) -> Waits:
+    def _waits(self, entry: OwnedStream, stands: WaitReason, now: float) -> StreamWait:
         known = self._known.get(entry.key)
         if stands.since is not None:
             since = stands.since
         else:
             since = known.since if known is not None and known.goes_on(stands) else now
         left_s = None if stands.until is None else max(0.0, stands.until - now)
-        return Waits(entry.key, stands.kind, stands.text, now - since, left_s, len(entry.owner.inbox))
+        return StreamWait(entry.key, stands.kind, stands.text, now - since, left_s, len(entry.owner.inbox))
 
-    def _standstill(self, entry: Owned, now: float) -> WaitReason | None:
-        stands = standstill_of(entry, now)
+    def _wait_reason(self, entry: OwnedStream, now: float) -> WaitReason | None:
+        stands = wait_of(entry, now)
         if (
             stands is not None
             and stands.kind == "archive"
@@ -155,7 +155,7 @@ class Standstills:
         return stands
 
 
-def standstill_of(entry: Owned, now: float) -> WaitReason | None:
+def wait_of(entry: OwnedStream, now: float) -> WaitReason | None:
     """Return what a stream waits for; None if it doesn't wait, or only for a moment."""
     if entry.kept_waiting:
         return KEPT_WAITING
@@ -165,16 +165,16 @@ def standstill_of(entry: Owned, now: float) -> WaitReason | None:
     return stands
 
 
-def _slot_wait(entry: Owned, now: float) -> WaitReason | None:
+def _slot_wait(entry: OwnedStream, now: float) -> WaitReason | None:
     """Return the wait of a stream whose slot works at something else; None if it works at the stream, or if
     the stream needs no slot."""
-    seat = entry.seat
+    handle = entry.handle
     runs = entry.owner.runs
-    if seat is None or not (runs.running or runs.loading):
+    if handle is None or not (runs.running or runs.loading):
         return None  # its slot isn't called
-    call = seat.at_work
+    call = handle.at_work
     if call is not None and call.of == entry.key:
         return None
-    if call is None and seat.is_there:
+    if call is None and handle.is_there:
         return None  # its call is on the way
-    return WaitReason("slot", seat.busy_with(now), since=entry.called_at)
+    return WaitReason("slot", handle.busy_with(now), since=entry.called_at)

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life
-from holdfast.common.protocol import Parcel, number
+from holdfast.common.protocol import ForwardedDelivery, number
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Queue
 
@@ -36,7 +36,7 @@ class PendingForward(msgspec.Struct, eq=False):
         return self.held.place.run, self.held.place.seq, self.held.turn or 0
 
 
-class Custody:
+class PendingForwards:
     """The pending forwards of one node. ``extended_s``: how long a delivery lives at least once the owner
     that extended it has been lost."""
 
@@ -132,11 +132,11 @@ def lapsed(receipt: Receipt, now: float) -> bool:
     return receipt.stale or receipt.expires_at <= now
 
 
-def parcel_of(item: PendingForward, now: float) -> Parcel:
+def forwarded_delivery(item: PendingForward, now: float) -> ForwardedDelivery:
     """Return a message as it travels to its owner."""
     receipt = item.held.receipts[0]
     place = item.held.place
-    return Parcel(
+    return ForwardedDelivery(
         number=item.number,
         stream=item.stream,
         key=item.key,

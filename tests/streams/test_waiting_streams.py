@@ -14,10 +14,10 @@ from holdfast.common.message import Place
 from holdfast.common.protocol import Done, Explain, StreamChanged, Waiting
 from holdfast.errors import OutcomeUnknown
 from holdfast.rules.streams.ledger import Commit
-from holdfast.rules.streams.owner import Owner
+from holdfast.rules.streams.owner import OwnerMachine
 from holdfast.rules.streams.wait_reason import WaitReason
 from holdfast.streams import operations
-from holdfast.streams.standstills import COMMIT_S, LINES_MAX, TOLD_AFTER_S
+from holdfast.streams.waiting_streams import COMMIT_S, LINES_MAX, TOLD_AFTER_S
 from tests.streams.test_owners import Item, app_of, numbers
 from tests.streams.town import Town, TownNode
 
@@ -43,12 +43,12 @@ async def test_a_gap_is_told_once_while_it_lasts_and_when_it_is_skipped(town: To
     assert line["messages"] == 1
     assert str(line["reason"]).startswith("waits for seq 1 to 2 of run 0, ")
     assert left_s - 4 < float(str(line["reason"]).split()[-3]) <= left_s
-    assert node.work.standstills.counts()["gap"] == 1
+    assert node.work.waiting_streams.counts()["gap"] == 1
     await town.until_over()
     assert len(lines(node, "a stream waits")) == 1
     assert lines(node, "gap skipped") == [{"key": "s/k", "run": 0, "first": 1, "last": 2}]
     assert (node.host.stats.gaps_skipped, node.host.stats.seqs_missed) == (1, 2)
-    assert sum(node.work.standstills.counts().values()) == 0
+    assert sum(node.work.waiting_streams.counts().values()) == 0
 
 
 async def test_a_node_tells_what_waits_and_is_behind_the_longest_first(town: Town) -> None:
@@ -90,14 +90,14 @@ async def test_a_commit_under_way_is_no_wait_unless_it_takes_long(town: Town) ->
     await town.until(lambda: node.state.called("commit"))
     (entry,) = node.work.owners
     await town.until(lambda: entry.owner.wait_reason() is not None)
-    standstills = node.work.standstills
-    standstills.look()
-    assert (standstills.of(entry), standstills.all()) == (None, [])
-    assert standstills.counts()["store"] == standstills.longest()["store"] == 0
+    waiting_streams = node.work.waiting_streams
+    waiting_streams.look()
+    assert (waiting_streams.of(entry), waiting_streams.all()) == (None, [])
+    assert waiting_streams.counts()["store"] == waiting_streams.longest()["store"] == 0
     await town.clock.sleep(2 * COMMIT_S)
-    assert [waits.kind for waits in standstills.all()] == ["store"]
-    assert standstills.counts()["store"] == 1
-    assert 2 * COMMIT_S <= standstills.longest()["store"] < 3 * COMMIT_S
+    assert [waits.kind for waits in waiting_streams.all()] == ["store"]
+    assert waiting_streams.counts()["store"] == 1
+    assert 2 * COMMIT_S <= waiting_streams.longest()["store"] < 3 * COMMIT_S
     go_on.set()
     await town.until_over()
 
@@ -107,15 +107,15 @@ async def test_each_of_many_commits_is_a_wait_of_its_own(town: Town, monkeypatch
     await town.send(*numbers(0, 3))
     await town.until(lambda: lines(node, "a stream waits"))
     (entry,) = node.work.owners
-    standstills = node.work.standstills
+    waiting_streams = node.work.waiting_streams
     for _ in range(8):  # each was asked for when nobody looked
         asked_at = node.clock.monotonic() - COMMIT_S
         commit = WaitReason("store", "the state store", since=asked_at)
-        monkeypatch.setattr(Owner, "wait_reason", lambda _, commit=commit: commit)
+        monkeypatch.setattr(OwnerMachine, "wait_reason", lambda _, commit=commit: commit)
         await town.clock.sleep(COMMIT_S)
-        standstills.look()
-        assert [waits.since_s for waits in standstills.all()] == [pytest.approx(2 * COMMIT_S)]
-        assert standstills.all() == [standstills.of(entry)]
+        waiting_streams.look()
+        assert [waits.since_s for waits in waiting_streams.all()] == [pytest.approx(2 * COMMIT_S)]
+        assert waiting_streams.all() == [waiting_streams.of(entry)]
     assert len(lines(node, "a stream waits")) == 1, "no commit takes so long that it is logged"
 
 
@@ -135,7 +135,7 @@ async def test_a_stream_that_comes_to_wait_for_something_else_is_told_again(town
     await town.until(lambda: len(lines(node, "a stream waits")) == 2)
     _, line = lines(node, "a stream waits")
     assert str(line["reason"]).startswith("parked: ")
-    (waits,) = node.work.standstills.all()
+    (waits,) = node.work.waiting_streams.all()
     assert TOLD_AFTER_S <= waits.since_s < 2 * TOLD_AFTER_S
 
 
