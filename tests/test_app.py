@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from holdfast import App, Job, Order
+from holdfast.app.app import named_targets
 from holdfast.common.retry import Backoff
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.spec import CommandOptions, OutboxSpec
@@ -223,3 +224,12 @@ def test_a_setting_that_there_is_not_is_refused() -> None:
         app.stream("s", keyy="a")  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"backoff\.first_s"):
         app.task("t", backoff=Backoff(-1.0))(count)
+
+
+def test_a_name_that_two_kinds_have_needs_its_kind() -> None:
+    assert named_targets({"stream": ["alerts", "sites"], "task": ["alerts"]}) == {
+        "sites": ("stream", "sites"),
+        "stream:alerts": ("stream", "alerts"),
+        "stream:sites": ("stream", "sites"),
+        "task:alerts": ("task", "alerts"),
+    }

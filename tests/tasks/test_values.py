@@ -73,7 +73,7 @@ async def test_a_result_that_is_no_json_is_never_given() -> None:
     of_a_task = values(MemoryObjects())
     outcome = Outcome(task_id="t", state=State.SUCCEEDED, stored=await of_a_task.put(b"no JSON"))
     after = encode_brief(ENVELOPE, outcome)
-    with pytest.raises(ValueLost, match="can't be read: it is no JSON"):
+    with pytest.raises(ValueLost, match="can't be read: it isn't JSON"):
         await of_a_task.whole(SentTask(ENVELOPE, Body(b"{}"), after=after))
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from holdfast.app.handles import FromAnnotations, StateOptions, StreamDecorator, read_handler
 from holdfast.common.message import SeqKind
 from holdfast.common.retry import Backoff
 from holdfast.common.settings import check_setting
-from holdfast.common.target_names import named_targets
 from holdfast.errors import ConfigError
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import BACKOFF as STREAM_BACKOFF
@@ -471,3 +471,12 @@ class App:
 def _options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a method of App that are fields of what it declares."""
     return {name: value for name, value in arguments.items() if name not in ("self", "name")}
+
+
+def named_targets(kinds: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, str]]:
+    """Return the kind and the name of each target by the names that handlers may use: ``kind:name`` always,
+    and ``name`` if no other kind has that name."""
+    declared = [(kind, name) for kind, names in kinds.items() for name in names]
+    uses = Counter(name for _, name in declared)
+    short = {name: (kind, name) for kind, name in declared if uses[name] == 1}
+    return {**short, **{f"{kind}:{name}": (kind, name) for kind, name in declared}}

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from holdfast.app.app import App
 from holdfast.assembly.products import products
-from holdfast.common.trace import raised_at
-from holdfast.common.user_code import explain
+from holdfast.common.user_code import explain, raised_at
 from holdfast.errors import ConfigError
 from holdfast.streams.spec import StreamSpec
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import holdfast
 from holdfast.cli import exits, output
 from holdfast.cli.help_pages import CommandPages, overview
-from holdfast.common.visible import visible
+from holdfast.common.text import visible
 from holdfast.errors import HoldfastError
 from holdfast.registration import entry_points
 from holdfast.registration.entry_points import LazyCommand

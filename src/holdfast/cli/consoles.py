@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from holdfast.cli import output
-from holdfast.common.visible import visible
+from holdfast.common.text import visible
 
 
 class VisibleConsole(Console):

@@ -29,7 +29,7 @@ from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.products import OperatorPart
 from holdfast.common.protocol import Done, Probe, Reply, Request
 from holdfast.common.redaction import redact, redact_url
-from holdfast.common.wording import counted
+from holdfast.common.text import counted
 from holdfast.config.legacy_names import ANY_BUCKET
 from holdfast.errors import ConfigError, HoldfastError, NoDatabase, OutcomeUnknown, Unavailable
 from holdfast.operate.survey import (

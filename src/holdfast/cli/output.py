@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any
 
-from holdfast.common.visible import visible, visible_json
+from holdfast.common.text import visible, visible_json
 from holdfast.operate.records import body, moment, split_key
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from holdfast.cli.auditing import audited
 from holdfast.cli.names import NodeName
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.patience import ReadPatience
-from holdfast.common.wording import duration
+from holdfast.common.text import duration
 from holdfast.operate import nodes, streams
 from holdfast.operate.explanation import explain
 

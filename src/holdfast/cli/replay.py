@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from holdfast.assembly.loading import declared_stream, load_app
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.common.storable import storable
+from holdfast.common.text import storable
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, NoRoom, Unavailable
 from holdfast.system.files import FULL, Access, make_file, make_folder
 

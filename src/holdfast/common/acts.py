@@ -1,5 +1,5 @@
-"""The requests of a handler besides its result, effects to send and timers to set or clear; and effects, as
-they are stored."""
+"""The effects and timers that a handler asks for in addition to its result, and effects as they are
+stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOPS = "hops"
 """The attribute that counts the effects that led to a message."""
 
 HOPS_DIGITS = 9
-"""The most digits of a number of hops. A longer number isn't ours, and may be more than stores can hold."""
+"""Maximum digits of a number of hops. Holdfast writes no longer one, and stores may not hold it."""
 
 
 class Send(msgspec.Struct, frozen=True, array_like=True):
@@ -44,13 +44,12 @@ class Effect(msgspec.Struct, frozen=True, array_like=True):
     """A body that a handler sends to a target. It is committed with the state of its stream, or stored with
     the outcome of its task, and handed over afterwards.
 
-    ``number`` and ``place`` are those of the commit that added it and its place therein; pending effects are
-    in that order. A task has one commit, number 0. ``id`` is made of them (see :func:`effect_id`). ``target``
-    is what the handler named, and ``key`` the target's key. ``cause`` is the identity, without the stream's
-    key, of the message that sent it, or the task id of the task; ``hops`` counts the effects that led to it.
-    ``at`` is the wall time of the commit that added it, and ``not_before`` that of its first hand-over.
-    ``refused`` is why its target doesn't take it: then it goes to the dead letters instead. ``traceparent``
-    is the place in a trace of what sent it, "" for none.
+    ``number`` is the commit that added it, and ``place`` its place in that commit; pending effects are in
+    that order. A task has one commit, number 0. ``id`` is made of them (see :func:`effect_id`). ``key`` is
+    the target's key. ``cause`` is the identity (without the stream's key) of the message that sent it, or the
+    task id; ``hops`` counts the effects that led to it. ``at`` is the wall time of its commit, ``not_before``
+    the earliest wall time of its first hand-over. ``refused`` is the reason why its target refuses it: it
+    then goes to the dead letters. ``traceparent`` is its sender's place in a trace, "" for none.
     """
 
     number: int
@@ -71,17 +70,17 @@ _decode_effects = msgspec.msgpack.Decoder(tuple[Effect, ...]).decode
 
 
 def encode_effects(effects: Sequence[Effect]) -> bytes:
-    """Encode effects as the record of a task holds them; empty for none."""
+    """Encode effects for the record of a task; empty for none."""
     return msgspec.msgpack.encode(effects) if effects else b""
 
 
 def decode_effects(data: bytes) -> tuple[Effect, ...]:
-    """Decode what ``encode_effects`` made."""
+    """Decode the bytes of ``encode_effects``."""
     return _decode_effects(data) if data else ()
 
 
 class RefusedEffect(msgspec.Struct, frozen=True, array_like=True):
-    """A pending effect that its target doesn't take, and why."""
+    """A pending effect that its target refuses, with the reason."""
 
     id: str
     reason: str
@@ -94,6 +93,6 @@ def effect_id(key: str, epoch: int, number: int, place: int) -> str:
 
 
 def hops_of(attributes: Mapping[str, str]) -> int:
-    """Return how many effects led to the message with these attributes."""
+    """Return the number of effects that led to the message with these attributes."""
     hops = attributes.get(HOPS, "")
     return int(hops) if hops.isascii() and hops.isdigit() and len(hops) <= HOPS_DIGITS else 0

@@ -20,14 +20,13 @@ from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
 RESULT_BYTES_MAX = 64 << 20
 
 NEST_MAX = 500
-"""The deepest nesting that is written or shown. How deep a program can read depends on the depth of its own
-stack."""
+"""Maximum nesting that is written or shown: other programs read it without filling their stack."""
 
 TOO_DEEP = f"it nests deeper than {NEST_MAX}"
 
 PASSED_ON = (InvalidMessage, MemoryError)
-"""What the code of a declared type raises that says all there is to say: what is wrong with the body, or that
-there is no memory, which is not the fault of the body."""
+"""Errors of a declared type's code that stay unchanged: an explained fault of the body, and a lack of memory,
+which is not the body's fault."""
 
 _TEXTS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -37,8 +36,8 @@ _STEPS = [1 if byte in b"[{" else -1 for byte in range(256)]
 def decoder(message: Any) -> Callable[[bytes], Any]:
     """Return the function that turns a body into the declared message type.
 
-    The function raises InvalidMessage, which names the field that doesn't fit, also for what the type's own
-    code raises, such as a validator. This raises ConfigError for a type that can't be read from JSON.
+    It raises InvalidMessage with the wrong field, also for errors of the type's own code, such as a
+    validator. A type that can't be read from JSON raises ConfigError here.
     """
     if message is bytes:
         return bytes
@@ -68,11 +67,11 @@ def encode_result(
     result: object, limit_bytes: int = RESULT_BYTES_MAX, *, takes_bytes: bool = True
 ) -> bytes | None:
     """Encode a handler's result for the store: bytes unchanged, None for no result, anything else as JSON.
-    Without ``takes_bytes`` it is all to be JSON.
+    Without ``takes_bytes``, bytes are refused.
 
-    Raises HandlerFailed for what JSON can't hold, TooLarge for more than ``limit_bytes``.
+    Raises HandlerFailed for a value that JSON can't hold, TooLarge for more than ``limit_bytes``.
     """
-    advice = f"return what JSON can hold, {'bytes' if takes_bytes else 'text'}, or None"
+    advice = f"return a JSON value, {'bytes' if takes_bytes else 'text'}, or None"
     if result is None:
         return None
     if isinstance(result, bytes | bytearray | memoryview):
@@ -134,7 +133,7 @@ def decode_plain(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except UNREADABLE as error:
-        raise ValueError(f"it is no JSON: {error}") from None
+        raise ValueError(f"it isn't JSON: {error}") from None
 
 
 def nests_deeply(data: bytes) -> bool:
@@ -194,7 +193,7 @@ def _type_name(message: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON can hold for an array or number of NumPy, or a pydantic model."""
+    """Return the JSON value of an array or number of NumPy, or of a pydantic model."""
     for convert in ("tolist", "model_dump"):
         if hasattr(value, convert):
             return getattr(value, convert)()

@@ -1,8 +1,8 @@
 """The names of spans, and of their attributes, by the semantic conventions of OpenTelemetry for messaging.
 
-They are still in development, so what is used is pinned here, as of version 1.38 of the conventions
-(https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/). What they have no name for begins
-with ``holdfast.``.
+The conventions are still in development, so the names are pinned here as of version 1.38
+(https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/). Names of Holdfast's own begin with
+``holdfast.``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ HOLDFAST = "holdfast"
 """The messaging system, and the scope of the spans."""
 
 SEND, RECEIVE, PROCESS, SETTLE = "send", "receive", "process", "settle"
-"""The types of operations. They are the operations' names too, but for ``COMMIT`` and ``PUBLISH``."""
+"""The types of operations. Each is also an operation's name; ``COMMIT`` and ``PUBLISH`` are further names."""
 
 COMMIT = "commit"
 
 PUBLISH = "publish"
-"""The name of a send to a broker, by a node, of what a program has sent to an outbox."""
+"""The name of a node's send of an outbox's command to a broker."""
 
 
 def operation(name: str, destination: str, type_: str = "") -> dict[str, str | int | float | bool]:

@@ -1,15 +1,15 @@
-"""The times at which nodes ask stores what is due though no message comes: streams, and delayed tasks."""
+"""The times at which nodes ask stores for due streams and delayed tasks."""
 
 from __future__ import annotations
 
 ASK_EVERY_S = 5.0
-"""How long a node pauses at least before it asks again, and at most a quarter longer."""
+"""Minimum seconds between two questions of a node. The maximum is a quarter longer."""
 
 AHEAD_S = 1.5 * ASK_EVERY_S
-"""What is due so soon is handed out early, which is harmless: the next time might be too late."""
+"""Seconds by which due work is handed out early, because the next question might come too late."""
 
 LEASE_S = 30.0
-"""After how long what is still due is handed to somebody else."""
+"""Seconds after which work that is still due is handed to another node."""
 
 
 def pause_s(random: float) -> float:

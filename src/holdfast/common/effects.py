@@ -1,10 +1,9 @@
-"""The pending effects of one stream or task: which may be handed over now, and what the next commit says of
-them.
+"""The pending effects of one stream or task: the ones to hand over now, and their changes in the next commit.
 
-Effects with the same target and key form a *lane*. Of each lane one run is handed over at a time: its oldest
-effects, of which the target takes the first ones, as many as it can. The next run waits until the outcome is
-known, so that first hand-overs are in order. An effect that its target refuses keeps its place: a commit
-marks it, and then it is handed over to the dead letters, alone.
+Effects with the same target and key form a *lane*. One run of a lane is handed over at a time: its oldest
+effects. The target takes the first ones, as many as it can. The next run waits until the outcome is known, so
+first hand-overs are in order. An effect that its target refuses keeps its place: a commit marks it, and then
+it alone is handed over to the dead letters.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from holdfast.common.acts import Effect, RefusedEffect, Send, effect_id
 from holdfast.common.retry import Backoff
 
 HOPS_MAX = 16
-"""How many effects may lead to one another. A longer chain is taken for a loop."""
+"""Maximum length of a chain of effects. A longer one is taken for a loop."""
 
 TRY_AGAIN = Backoff(0.2, 300.0)
 """The pauses before an effect that failed is handed over again."""
 
 RUN_MAX = 100
-"""The most effects of one lane in one hand-over."""
+"""Maximum effects of one lane in one hand-over."""
 
 REST_MAX_S = 300.0
-"""The longest time for which a stream or a task rests without an owner, while a target is away."""
+"""Maximum seconds that a stream or a task rests without an owner while a target is away."""
 
 
 class EffectLimits(msgspec.Struct, frozen=True):
-    """The limits of a stream's pending effects. With so many, or so many bytes of bodies, no further message
-    runs. What its target doesn't take for ``timeout_s`` goes to the dead letters."""
+    """The limits of a stream's pending effects. At the maximum count, or bytes of bodies, no further message
+    runs. An effect that its target hasn't taken for ``timeout_s`` becomes a dead letter."""
 
     pending: int = 1000
     pending_bytes: int = 4 << 20
@@ -42,8 +41,8 @@ class EffectLimits(msgspec.Struct, frozen=True):
 
 
 class PendingReport(msgspec.Struct, frozen=True):
-    """A report on pending effects, for operators: how many there are, since which wall time the oldest is,
-    and the target that has failed most often, with how often and why it did last."""
+    """A report on pending effects, for operators: their count, the wall time of the oldest, and the target
+    that has failed most often, with its failures and the last error."""
 
     count: int
     oldest_at: float
@@ -53,7 +52,7 @@ class PendingReport(msgspec.Struct, frozen=True):
 
 
 class EffectChanges(NamedTuple):
-    """The effects, pending before a commit, that it drops, by id, and those that it marks as refused."""
+    """The pending effects that a commit drops, by id, and the ones that it marks as refused."""
 
     dropped: tuple[str, ...] = ()
     refused: tuple[RefusedEffect, ...] = ()
@@ -72,16 +71,16 @@ class EffectLane:
         self.begin()
 
     def begin(self) -> None:
-        """Begin with the oldest effect, which nobody has handed over yet."""
+        """Begin with the oldest effect, which has not been handed over yet."""
         self.is_out = False
         """True while the outcome of a hand-over isn't known, or a refusal isn't committed."""
         self.tries = 0
         self.retry_at = 0.0
         self.error = ""
-        """Why the last hand-over failed."""
+        """The reason of the last failure."""
 
     def run(self) -> tuple[Effect, ...]:
-        """Return what can be handed over together: the oldest effects, or a refused one alone."""
+        """Return the effects to hand over together: the oldest ones, or a refused one alone."""
         oldest = takewhile(lambda effect: not effect.refused, islice(self.effects, RUN_MAX))
         return tuple(oldest) or (self.effects[0],)
 
@@ -115,14 +114,14 @@ class Effects:
         self.is_full = False
         """True while no further message may run."""
         self.is_idle = True
-        """True while nothing is pending, and no commit has or is to say anything of it."""
+        """True while nothing is pending, and no commit has changes of effects."""
         self.taken_at = 0.0
-        """When the first effect was taken that no commit has dropped."""
+        """Monotonic time at which the first effect was taken that no commit has dropped."""
         for effect in pending:
             self.add(effect)
 
     def report(self) -> PendingReport | None:
-        """Return what is pending; None for nothing."""
+        """Return a report on pending effects; None without any."""
         if not self._lanes:
             return None
         lane = max(self._lanes.values(), key=lambda lane: (lane.tries, -lane.effects[0].number))
@@ -158,7 +157,7 @@ class Effects:
         return ready
 
     def next_at(self, now: float, wall: float) -> float | None:
-        """Return when the next hand-over is possible without an answer, in monotonic seconds."""
+        """Return the monotonic time of the next hand-over that needs no answer before."""
         waits = [
             max(lane.retry_at, now + lane.effects[0].not_before - wall)
             for lane in self._lanes.values()
@@ -167,7 +166,7 @@ class Effects:
         return min(waits, default=None)
 
     def taken(self, effect_id: str, count: int, now: float) -> None:
-        """The target has taken the first ``count`` effects of a run, so the next commit drops them."""
+        """Note that the target has taken the first ``count`` effects of a run. The next commit drops them."""
         if (lane := self.lane(effect_id)) is None:
             return
         if not self._taken:
@@ -177,14 +176,14 @@ class Effects:
             self._remove(lane)
 
     def refused(self, effect_id: str, reason: str) -> None:
-        """The target will never take the first effect of a run. The dead letters get it once a commit says
-        so."""
+        """Note that the target refuses the first effect of a run. It becomes a dead letter after a commit has
+        marked it."""
         if self.lane(effect_id) is not None:
             self._refused.append(RefusedEffect(effect_id, reason))
 
     def failed(self, effect_id: str, now: float, wall: float, error: str) -> None:
-        """The target didn't answer, or not to the purpose: hand the run over again later. After the
-        limit's time its first effect is refused. ``error`` says why; empty if that isn't known."""
+        """Note that the hand-over failed. The run is handed over again later; after ``timeout_s`` its first
+        effect is refused. ``error`` is the reason, empty if unknown."""
         if (lane := self.lane(effect_id)) is None:
             return
         lane.error = error or lane.error
@@ -201,7 +200,7 @@ class Effects:
     # -- commits --------------------------------------------------------------------------------------------
 
     def compose(self) -> EffectChanges:
-        """Return what the next commit says of effects that are pending."""
+        """Return the changes of pending effects for the next commit."""
         if not self._taken and not self._refused:
             self._flying = UNCHANGED
         else:
@@ -210,7 +209,8 @@ class Effects:
         return self._flying
 
     def committed(self, added: Iterable[Effect]) -> None:
-        """The commit is answered: its effects are pending, and refused ones go to the dead letters."""
+        """Note that the commit is confirmed: its effects are pending, and refused ones go to the dead
+        letters."""
         for refused in self._flying.refused:
             lane = self._lanes[self._lane_of[refused.id]]
             lane.effects[0] = msgspec.structs.replace(lane.effects[0], refused=refused.reason)
@@ -221,13 +221,13 @@ class Effects:
         self.is_idle = not self.count and not self._taken and not self._refused
 
     def revert(self) -> None:
-        """The commit had no effect, so the next one says it."""
+        """Note that the commit failed. The next one has its changes."""
         self._taken = [*self._flying.dropped, *self._taken]
         self._refused = [*self._flying.refused, *self._refused]
         self._flying = UNCHANGED
 
     def due(self, now: float, wall: float) -> float:
-        """Return the wall time from which the stream needs somebody for its effects; 0: never."""
+        """Return the wall time from which the stream needs an owner for its effects; 0 for never."""
         waits = [
             wall if lane.is_out else max(wall + lane.retry_at - now, lane.effects[0].not_before)
             for lane in self._lanes.values()
@@ -235,8 +235,8 @@ class Effects:
         return min(waits, default=0.0)
 
     def rest_until(self, now: float, wall: float) -> float:
-        """Return the wall time until which the stream may rest without an owner; 0: for ever. The older
-        effects are that their target doesn't take, the longer is the rest."""
+        """Return the wall time until which the stream may rest without an owner; 0 for ever. The older the
+        effects of a failing target are, the longer is the rest."""
         waits = [
             max(
                 wall + lane.retry_at - now,
@@ -254,8 +254,8 @@ class Effects:
         return lane if waits and all(refused.id != effect_id for refused in self._refused) else None
 
     def add(self, effect: Effect) -> None:
-        """Note that an effect is pending."""
-        alone = (effect.id,) if effect.not_before > effect.at else ()  # it keeps nothing else waiting
+        """Add a pending effect."""
+        alone = (effect.id,) if effect.not_before > effect.at else ()  # it delays no other effect
         name = (effect.target, effect.key, *alone)
         self._lane_of[effect.id] = name
         self._lanes.setdefault(name, EffectLane()).effects.append(effect)
@@ -287,8 +287,8 @@ class EffectMaker:
         self.made: list[Effect] = []
 
     def add(self, sends: Iterable[Send], cause: str, hops: int, traceparent: str = "") -> None:
-        """Add what the handler of ``cause`` sent. ``hops`` counts the effects that led to it, and
-        ``traceparent`` is its place in a trace."""
+        """Add the effects that the handler of ``cause`` sent. ``hops`` counts the effects that led to
+        ``cause``."""
         for send in sends:
             reason = (
                 "" if hops < HOPS_MAX else f"a chain of {HOPS_MAX} effects led to it, so it seems endless"

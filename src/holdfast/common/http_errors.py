@@ -1,4 +1,4 @@
-"""Errors of the HTTP client, in words for people."""
+"""Errors of the HTTP client in words."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ OWN_FAILURES = frozenset(
         errno.ENOMEM,
     }
 )
-"""Numbers of errors that a connection ends in because of this host: they say nothing of the other one."""
+"""Error numbers that this host causes: they say nothing about the other host."""
 
 
 def describe_http_error(error: BaseException) -> str:
-    """Return why a request failed, without the client's own terms such as ``ssl:default``. That of a refused
-    connection names host and port."""
+    """Return why a request failed, without the client's own terms such as ``ssl:default``. For a refused
+    connection it has host and port."""
     certificate = getattr(error, "certificate_error", None)
     cause = certificate or getattr(error, "os_error", None)
     if cause is None:

@@ -22,7 +22,7 @@ TIMER_RUN = -2
 """The run of a timer's firing, whose place isn't one among the messages."""
 
 TIMER_NAME = "wake"
-"""Stands for ``TIMER_RUN`` in names of places."""
+"""The text for ``TIMER_RUN`` in names of places."""
 
 KEY_BYTES_MAX = 512
 
@@ -30,8 +30,8 @@ _JOINERS = "\u200c\u200d"
 
 
 class Life(enum.StrEnum):
-    """The state of a message in a node. ``NEXT`` says which states may follow. The states are texts because
-    these are looked up several times faster, and a message passes some six of them."""
+    """The state of a message in a node; ``NEXT`` has the states that may follow. States are texts because
+    their lookup is several times faster, and a message passes about six of them."""
 
     RECEIVED = "received"
     FORWARDED = "forwarded"
@@ -50,12 +50,12 @@ NEXT: dict[Life, frozenset[Life]] = {
     Life.RECEIVED: frozenset(
         {Life.WAITING, Life.FORWARDED, Life.COMMITTED, Life.APPENDED, Life.BURIED, Life.GIVEN_BACK}
     ),
-    # In custody until the owner reports the commit. It comes back if the owner is lost or full.
+    # A pending forward until the owner reports the commit. It comes back if the owner is lost or full.
     Life.FORWARDED: frozenset({Life.RECEIVED, Life.COMMITTED, Life.GIVEN_BACK}),
     # In an inbox. APPENDED without a run: a skip or a late record.
     Life.WAITING: frozenset({Life.RUNNING, Life.APPENDED, Life.COMMITTED, Life.RECEIVED}),
     Life.RUNNING: frozenset({Life.APPENDED, Life.WAITING, Life.RECEIVED}),
-    # In a batch whose commit isn't answered: nothing may be deleted from the queue for it.
+    # In a batch whose commit isn't confirmed: its deliveries must stay in the queue.
     Life.APPENDED: frozenset({Life.COMMITTED, Life.RECEIVED}),
     # Covered by an accepted commit: only now is it dead-lettered (if the commit set it aside) or deleted. A
     # task's message goes back to its queue while a target doesn't take its effects.
@@ -123,8 +123,7 @@ def fixed(seq: int) -> str:
 
 
 def check_text(text: object, field: str) -> str:
-    """Return a text that every store and connection takes, of Python's own type. Raises InvalidMessage, which
-    names ``field``."""
+    """Return a text that every store accepts, of Python's own type. Raises InvalidMessage for ``field``."""
     if not isinstance(text, str):
         raise InvalidMessage(f"field {field!r} is {text!r:.100}; it must be a text", field)
     if type(text) is str and text.isascii():
@@ -138,7 +137,7 @@ def check_text(text: object, field: str) -> str:
 
 
 def check_key(key: object, field: str) -> str:
-    """Return a valid key. Raises InvalidMessage, which names ``field``."""
+    """Return a valid key. Raises InvalidMessage for ``field``."""
     if isinstance(key, int) and not isinstance(key, bool) and key.bit_length() <= KEY_BYTES_MAX:
         key = str(key)  # Python makes no text of a much longer number
     if not isinstance(key, str) or not key:
@@ -157,14 +156,14 @@ def check_key(key: object, field: str) -> str:
 
 
 def unprintable(text: str) -> str:
-    """Return the first character of ``text`` that has no place in a name, such as ``U+000A``; empty if there
-    is none. Joiners of zero width have one: Persian words, and many emoji, are spelt with them."""
+    """Return the first unprintable character of ``text``, such as ``U+000A``, or "". Joiners of zero width
+    are allowed: Persian words and many emoji are spelt with them."""
     found = next((letter for letter in text if not letter.isprintable() and letter not in _JOINERS), "")
     return f"U+{ord(found):04X}" if found else ""
 
 
 def check_number(value: object, field: str, digits: int) -> int:
-    """Return a valid seq or run. Raises InvalidMessage, which names ``field``."""
+    """Return a valid seq or run. Raises InvalidMessage for ``field``."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value.lstrip("0")[: digits + 1] or "0")  # enough to see that it is too long
     if not isinstance(value, int) or isinstance(value, bool):

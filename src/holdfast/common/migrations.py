@@ -1,9 +1,8 @@
 """The schemas of databases: numbered migrations, of two kinds.
 
-Those that *expand* add what versions without them don't look at, so nodes of the version before go on beside
-those that have applied them. Those that *contract* remove what versions without them use; they are applied
-only when an operator says that no such node will run again. The last one that contracted says which versions
-can use a schema.
+*Expanding* migrations add parts that earlier versions ignore, so nodes of the version before run beside new
+ones. *Contracting* migrations remove parts that earlier versions use. They are applied only when an operator
+confirms that no such node will run again. The last contracting one decides which versions can use a schema.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ class Migration(NamedTuple):
 
 
 class SchemaSteps(msgspec.Struct, frozen=True):
-    """The version of a schema, and the numbers of the migrations that it hasn't had.
+    """The version of a schema, and the numbers of its missing migrations.
 
-    ``version`` is the number of the last one that it has had, 0 for none. ``expand`` are applied by nodes
-    that start, if their user may, and by ``holdfast migrate``; ``contract`` by ``holdfast migrate
-    --contract``. ``blocked`` are those that expand and come after one that contracts: until that is applied,
-    nodes of this version can't use the schema.
+    ``version`` is the number of the last applied one, 0 for none. ``expand`` are applied by nodes that start,
+    if their user may, and by ``holdfast migrate``; ``contract`` by ``holdfast migrate --contract``.
+    ``blocked`` expand after a missing one that contracts: until that is applied, nodes of this version can't
+    use the schema.
     """
 
     version: int
@@ -39,7 +38,7 @@ class SchemaSteps(msgspec.Struct, frozen=True):
 
 
 def migrations_of(package: str) -> list[Migration]:
-    """Every migration of a package, in order."""
+    """Return every migration of a package, in order."""
     files = list(resources.files(package).joinpath("migrations").iterdir())
     return sorted(
         Migration(int(file.name.split("_")[0]), file.read_text(), file.name.endswith(".contract.sql"))
@@ -49,8 +48,7 @@ def migrations_of(package: str) -> list[Migration]:
 
 
 def steps_from(version: int, known: Sequence[Migration]) -> SchemaSteps:
-    """Sort what a schema hasn't had. One that has had nothing has nobody who could miss anything, so all
-    migrations expand it."""
+    """Sort the missing migrations of a schema. A new schema has no users, so all migrations expand it."""
     missing = [migration for migration in known if migration.number > version]
     contract = [migration.number for migration in missing if migration.contracts and version]
     first = min(contract, default=missing[-1].number + 1 if missing else 0)
@@ -64,9 +62,9 @@ def steps_from(version: int, known: Sequence[Migration]) -> SchemaSteps:
 
 
 def blocked_text(steps: SchemaSteps) -> str:
-    """Say what has to be done before this version can use the schema."""
+    """Return what an operator must do before this version can use the schema."""
     return (
         f"it has version {steps.version}, and migration {steps.blocked[0]} comes after"
-        f" {steps.contract[0]}, which contracts it: see that all nodes run the version before this one, run"
+        f" {steps.contract[0]}, which contracts it: let all nodes run the version before this one, run"
         " `holdfast migrate --contract` of that version, and then start nodes of this one"
     )

@@ -1,4 +1,4 @@
-"""Decides whether work advances, and which deliveries to extend."""
+"""Decisions about progress: whether work hangs, and which deliveries to extend."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ def hung(progress_at: float, now: float, timeout_s: float) -> bool:
 
 
 def due(deliveries: Iterable[Visibility], now: float, visibility_s: float) -> list[Visibility]:
-    """Return the deliveries to extend now: those with less than half of their visibility left.
+    """Return the deliveries to extend now: less than half of their visibility is left, and they aren't stale.
 
-    One call then covers all deliveries that were received at about the same time, and after a failed call
-    there is time for another. A delivery that is known to be stale is never used again."""
+    So one call covers all deliveries of about the same time, and a failed call leaves time for another."""
     horizon = now + visibility_s / 2
     return [delivery for delivery in deliveries if not delivery.stale and delivery.expires_at <= horizon]
 
 
 def chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    """Cut a list into calls of at most ``size``."""
+    """Cut a list into parts of at most ``size``."""
     return [items[i : i + size] for i in range(0, len(items), size)]

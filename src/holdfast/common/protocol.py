@@ -1,7 +1,9 @@
-"""The requests and replies between nodes, in MessagePack. Unknown fields are ignored, so a newer node may add
-some. A change that an older node would misread makes a new version, beside the one before:
-:data:`~holdfast.common.protocol_versions.OUR_VERSIONS`. A message that was renamed keeps its tag on the
-wire."""
+"""The requests and replies between nodes, in MessagePack.
+
+Unknown fields are ignored, so a newer node may add some. A change that an older node would misread makes a
+new version beside the one before: :data:`~holdfast.common.protocol_versions.OUR_VERSIONS`. A renamed message
+keeps its tag on the wire.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +25,21 @@ Run = Annotated[int, Meta(ge=NO_RUN)] | Annotated[str, Meta(pattern=_DIGITS)]
 
 
 def number(value: int) -> Number:
-    """Return a run or seq in the form that messages hold."""
+    """Return a run or seq in the form of messages."""
     return value if value < 2**64 else str(value)
 
 
 FORWARD_OVERHEAD_BYTES = 64 * 1024
-"""The most bytes that a forward adds to the messages in it."""
+"""Maximum bytes that a forward adds to its messages."""
 
 
 class ForwardedDelivery(msgspec.Struct, frozen=True, array_like=True):
     """One delivery of a message, with body and receipt, that one node sends to another.
 
-    ``number`` is the sender's number for it in answers and reports. ``expires_in_s`` is how much of its
-    visibility is left, as the sender estimates; ``age_s`` is how long ago the queue delivered it. ``after``
-    is the seq of the message before it, if the queue says so. ``counted`` is true if an owner counted the
-    run. ``turn`` is the message's place in the order of arrival, if the queue knows it.
+    ``number`` is the sender's number for it in answers and reports. ``expires_in_s`` is the sender's estimate
+    of the visibility that is left; ``age_s`` are the seconds since the queue delivered it. ``after`` is the
+    seq of the message before it, if the queue reports it. ``counted`` is true if an owner counted the run.
+    ``turn`` is the message's place in the order of arrival, if the queue knows it.
     """
 
     number: int
@@ -58,13 +60,13 @@ class ForwardedDelivery(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ForwardAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """The answer of the called node about one delivery.
+    """The called node's answer about one forwarded delivery.
 
     ``accepted``: it holds the message and will report. ``full``: it has no room now. ``no``: it isn't the
-    owner; ``member`` and ``epoch`` are those of the owner, if it knows one. ``held_back``: it holds the
-    message, which waits behind a missing one or behind effects that nobody takes; or it has no room and waits
-    for a missing one. ``reserved``: it has no room and has reserved the key, so the message goes back to the
-    queue, and the owner takes it from there.
+    owner; ``member`` and ``epoch`` describe the owner, if it knows one. ``held_back``: the message waits
+    behind a missing one or behind effects that a target doesn't take; or the node has no room and waits for a
+    missing one. ``reserved``: it has no room and has reserved the key, so the message goes back to the queue,
+    and the owner takes it from there.
     """
 
     number: int
@@ -95,15 +97,15 @@ class SettleReport(msgspec.Struct, frozen=True, tag="SettleReport"):
 
 
 class Probe(msgspec.Struct, frozen=True, tag=True):
-    """Asks whether the membership ``to`` is alive at this address."""
+    """A question whether the membership ``to`` is alive at this address."""
 
     to: str
 
 
 class Warm(msgspec.Struct, frozen=True, tag=True):
-    """Asks to prepare to own ``key``: load its models and peek its state, without opening it. ``deep``: its
-    owner has reserved it at the queue. ``missing`` names what the stream waits for, and ``waited_s`` says for
-    how long."""
+    """A request to prepare to own ``key``: load its models and read its state, without opening it. ``deep``:
+    its owner has reserved it at the queue. ``missing`` names what the stream waits for, and ``waited_s`` the
+    seconds since when."""
 
     to: str
     stream: str
@@ -114,7 +116,7 @@ class Warm(msgspec.Struct, frozen=True, tag=True):
 
 
 class StreamChanged(msgspec.Struct, frozen=True, tag="Poke"):
-    """Tells the owner to read the state store: an operator has changed the stream."""
+    """A request to the owner to read the state store, because an operator has changed the stream."""
 
     to: str
     stream: str
@@ -122,7 +124,7 @@ class StreamChanged(msgspec.Struct, frozen=True, tag="Poke"):
 
 
 class WakeUp(msgspec.Struct, frozen=True, tag="Nudge"):
-    """Asks the member that has the claim on ``key`` to own the stream, because it is due."""
+    """A request to the member with the claim on ``key`` to own the stream, because it is due."""
 
     to: str
     stream: str
@@ -130,7 +132,7 @@ class WakeUp(msgspec.Struct, frozen=True, tag="Nudge"):
 
 
 class Move(msgspec.Struct, frozen=True, tag=True):
-    """Asks to move an owned stream to the membership ``target``."""
+    """A request to move an owned stream to the membership ``target``."""
 
     to: str
     stream: str
@@ -139,8 +141,8 @@ class Move(msgspec.Struct, frozen=True, tag=True):
 
 
 class RebalanceRequest(msgspec.Struct, frozen=True, tag="Shed"):
-    """Asks to move owned work with a load of about ``amount`` slots to the membership ``target``. The reply's
-    text is how much moved, such as the number of streams."""
+    """A request to move owned work with a load of about ``amount`` slots to the membership ``target``. The
+    reply's text is the amount that moved, such as the number of streams."""
 
     to: str
     target: str
@@ -148,7 +150,7 @@ class RebalanceRequest(msgspec.Struct, frozen=True, tag="Shed"):
 
 
 class Explain(msgspec.Struct, frozen=True, tag=True):
-    """Asks what the node knows of an owned stream. The reply's text is a JSON object."""
+    """A question about an owned stream. The reply's text is a JSON object."""
 
     to: str
     stream: str
@@ -156,22 +158,23 @@ class Explain(msgspec.Struct, frozen=True, tag=True):
 
 
 class Waiting(msgspec.Struct, frozen=True, tag=True):
-    """Asks which owned streams wait, ``most`` of them, and for what. The reply's text is a JSON object."""
+    """A question for at most ``most`` owned streams that wait, and their reasons. The reply's text is a JSON
+    object."""
 
     to: str
     most: int
 
 
 class LookAtTask(msgspec.Struct, frozen=True, tag=True):
-    """Asks where a task is that runs on the node. The reply's text is a JSON object."""
+    """A question about a task that runs on the node. The reply's text is a JSON object."""
 
     to: str
     task_id: str = msgspec.field(name="trace")
 
 
 class Busiest(msgspec.Struct, frozen=True, tag=True):
-    """Asks what ``most`` of the owned streams do, those that have most of the figure ``by``; if ``only`` has
-    names of streams, of those only. The reply's text is a JSON list."""
+    """A question for the ``most`` owned streams with the highest figure ``by``, among the streams in ``only``
+    if it isn't empty. The reply's text is a JSON list."""
 
     to: str
     most: int
@@ -180,21 +183,20 @@ class Busiest(msgspec.Struct, frozen=True, tag=True):
 
 
 class RunningTasks(msgspec.Struct, frozen=True, tag=True):
-    """Asks which attempts at tasks run, ``most`` of them, the oldest first. The reply's text is a JSON
-    list."""
+    """A question for at most ``most`` running attempts, the oldest first. The reply's text is a JSON list."""
 
     to: str
     most: int
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Asks the node to move everything to other nodes, then end."""
+    """A request to the node to move everything to other nodes, then end."""
 
     to: str
 
 
 class Query(msgspec.Struct, frozen=True, tag=True):
-    """Asks for the answer to a query of ``key``, within ``timeout_s``. ``request`` is JSON."""
+    """A query of ``key``, to be answered within ``timeout_s``. ``request`` is JSON."""
 
     to: str
     stream: str
@@ -210,8 +212,8 @@ class Answers(msgspec.Struct, frozen=True, tag=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """The reply to other requests. If ``ok`` is False, the node refuses, and ``text`` says why. ``reserves``:
-    it reserves a key that a Warm says is deep, which an older version doesn't."""
+    """The reply to other requests. If ``ok`` is False, the node refuses for the reason ``text``.
+    ``reserves``: it will reserve a key with ``deep`` in its Warm, which an older version doesn't."""
 
     ok: bool = True
     text: str = ""
@@ -219,8 +221,8 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 
 class QueryReply(msgspec.Struct, frozen=True, tag=True):
-    """The reply to a Query: the answer, encoded as a result is, and the epoch and number of the commit that
-    it is of; or the name of a ``fault``, and the error."""
+    """The reply to a Query: the answer, encoded as a result, with the epoch and number of its commit; or the
+    name of a ``fault`` and the error."""
 
     body: bytes | None = None
     epoch: int = 0
@@ -230,7 +232,7 @@ class QueryReply(msgspec.Struct, frozen=True, tag=True):
 
 
 class UnknownMember(msgspec.Struct, frozen=True, tag="Stranger"):
-    """The reply to a request for a membership that isn't alive here. ``member`` is the one that is."""
+    """The reply to a request for a membership that isn't alive here. ``member`` is alive here instead."""
 
     member: str = ""
 

@@ -33,7 +33,7 @@ VERSIONS_OF_0_2 = ProtocolVersions(1, 1)
 
 
 def parse_versions(text: str | None) -> ProtocolVersions | None:
-    """Return the range that a text has; None if it has none."""
+    """Return the range in a text; None without one."""
     found = _RANGE.fullmatch(text or "")
     return ProtocolVersions(int(found[1]), int(found[2] or found[1])) if found else None
 

@@ -1,5 +1,4 @@
-"""The common parts of the queue's adapters: the limits of a call, and the receipts and attributes
-of queues that number their messages."""
+"""Common parts of the queue's adapters: limits of a call, receipts and attributes."""
 
 from __future__ import annotations
 
@@ -17,10 +16,10 @@ from holdfast.errors import TooLarge
 T = TypeVar("T")
 
 CALL_BYTES = 16 << 20
-"""The most bytes of bodies in one call to a database, unless a single body is larger."""
+"""Maximum bytes of bodies in one call to a database, unless a single body is larger."""
 
 MICROS_MAX = 10**15
-"""The longest time in a call, some 31 years."""
+"""Maximum microseconds in a call, about 31 years."""
 
 _RECEIPT = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})", re.ASCII)
 
@@ -45,13 +44,13 @@ class NumberedQueue:
 
 
 def check_batch(batch: Sequence[object], max_batch: int) -> None:
-    """Raise TooLarge for more than a call takes."""
+    """Raise TooLarge for a batch over the queue's limit."""
     if len(batch) > max_batch:
         raise TooLarge(f"{len(batch)} in one call is over the queue's max_batch, {max_batch}")
 
 
 def check_bodies(bodies: Iterable[bytes], max_bytes: int) -> None:
-    """Raise TooLarge if one of the bodies is larger than the queue takes."""
+    """Raise TooLarge for a body over the queue's limit."""
     for body in bodies:
         if len(body) > max_bytes:
             raise TooLarge(
@@ -73,28 +72,28 @@ def by_bytes(items: Sequence[T], bytes_of: Callable[[T], int], most: int) -> lis
 
 
 def micros(seconds: float) -> int:
-    """Return a duration in microseconds, as databases take it."""
+    """Return a duration in microseconds, within what databases accept."""
     return round(max(0.0, min(seconds * 1e6, MICROS_MAX)))
 
 
 def make_receipt(number: int | str, receives: int | str) -> str:
-    """The receipt of one delivery: of the message with this number, delivered for this many times."""
+    """Return the receipt of one delivery: the message's number, and how often it was delivered."""
     return f"{number}.{receives}"
 
 
 def read_receipt(receipt: str) -> tuple[int, int] | None:
-    """The number and the receives that a receipt was made of. None for what is no receipt."""
+    """Return the number and the receives in a receipt; None for another text."""
     found = _RECEIPT.fullmatch(receipt)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def encode_attributes(attributes: dict[str, str]) -> bytes:
-    """A message's attributes as JSON."""
+    """Return a message's attributes as JSON."""
     return msgspec.json.encode(attributes)
 
 
 def decode_attributes(attributes: bytes | str) -> dict[str, str]:
-    """A message's attributes; none where they can't be read: whoever needs one sets the message aside."""
+    """Return a message's attributes; none if they can't be read, which a later check of the message finds."""
     try:
         return _attributes.decode(attributes) if attributes else {}
     except UNREADABLE:

@@ -1,4 +1,4 @@
-"""Limits rates with token buckets, one per key, each stored as a single number.
+"""Rate limits by token buckets, one per key, each stored as a single number.
 
 Source: the generic cell rate algorithm (ITU-T I.371, virtual scheduling). A bucket is stored as the time at
 which it will be full again, and a full one is forgotten.
@@ -13,7 +13,7 @@ import msgspec
 from holdfast.common.settings import Positive, check_settings
 
 EDGE_S = 1e-9
-"""Shorter waits than this are rounding errors."""
+"""Waits below this many seconds are rounding errors."""
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -41,17 +41,17 @@ class Limiter:
         self._full_at: dict[str, float] = {}
 
     def change(self, default: Rate | None, rates: Mapping[str, Rate] | None = None) -> None:
-        """Change the rates from now on. Keys that already have to wait wait as long as before."""
+        """Change the rates from now on. Waits that have begun stay as long as they were."""
         self._default = default
         self._rates = dict(rates or {})
 
     def __len__(self) -> int:
-        """The number of keys that are remembered."""
+        """The number of keys in memory."""
         return len(self._full_at)
 
     def take(self, key: str, units: float, now: float) -> float:
-        """Take the units if there are enough, and return 0. Otherwise take nothing, and return the seconds
-        until there are. More than ``burst`` units need a full bucket, and later calls wait for the rest."""
+        """Take the units if there are enough, and return 0. Otherwise return the seconds until there are.
+        More than ``burst`` units need a full bucket, and later calls wait for the rest."""
         rate = self._rate(key)
         if rate is None:
             return 0.0
@@ -62,7 +62,7 @@ class Limiter:
         return 0.0
 
     def spend(self, key: str, units: float, now: float) -> float:
-        """Take the units in any case. Returns the seconds to wait before they may be used, in the order of
+        """Take the units in any case, and return the seconds until they may be used, in the order of
         calls."""
         rate = self._rate(key)
         if rate is None:

@@ -1,4 +1,4 @@
-"""Counts how long a node has received nothing from a queue."""
+"""The time for which a node has received nothing from a queue."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 
 
 class Reception:
-    """Counts the time in which a node receives nothing from a queue: it is no member, or the queue fails or
-    doesn't answer. An empty queue answers. ``answer_s`` is within how many seconds it does. All times are
-    monotonic seconds."""
+    """The time for which a node receives nothing from a queue: it isn't a member, or the queue fails or
+    doesn't answer within ``answer_s``. An empty queue answers. All times are monotonic seconds."""
 
     __slots__ = ("_answer_s", "_answered_at", "_fails", "_silent_s", "_stopped_at")
 
@@ -25,8 +24,8 @@ class Reception:
             self._stopped_at = now
 
     def full(self, now: float) -> None:
-        """Note that the node has no room. This time counts as if it received: what fills the node may wait
-        for the end of some wait."""
+        """Note that the node has no room. This time counts as received: the messages that fill the node may
+        wait for such a time to end."""
         if not self._fails:
             self.answered(now)
 
@@ -36,7 +35,7 @@ class Reception:
         self._fails = True
 
     def asked(self, now: float) -> None:
-        """Note that a receive begins, which ends a pause. That the queue works again only an answer shows."""
+        """Note that a receive begins, which ends a pause. Only an answer ends a failure."""
         if self._stopped_at is not None and not self._fails:
             self.answered(now)
 
@@ -50,7 +49,7 @@ class Reception:
         return now > self._silent_since
 
     def silent_s(self, now: float) -> float:
-        """Return for how many seconds it has received nothing, all such times together."""
+        """Return the seconds in which it has received nothing, in total."""
         return self._silent_s + max(0.0, now - self._silent_since)
 
     @property

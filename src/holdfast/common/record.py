@@ -1,4 +1,4 @@
-"""Reads records in services. Whatever bytes are there, the result is a record or an error of Holdfast."""
+"""Reading of records in services: any bytes give a record or one of Holdfast's errors."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import msgspec
 from holdfast.errors import Damaged
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What decoders raise for wrong bytes, such as not UTF-8, out of range or nested too deeply."""
+"""Errors of decoders for wrong bytes: not UTF-8, out of range, or nested too deeply."""
 
 MISSHAPEN = (*UNREADABLE, LookupError, TypeError)
-"""The same, and what is raised for records of a wrong shape."""
+"""The same, and errors for records of a wrong shape."""
 
 
 @contextlib.contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Raise Damaged, which names ``what``, if the record that is read inside is wrong."""
+    """Raise Damaged with ``what`` if the record that is read inside is wrong."""
     try:
         yield
     except MISSHAPEN as error:
@@ -34,8 +34,7 @@ _SPACE = b" \t\r\n"
 
 
 def from_base64(text: bytes) -> bytes:
-    """Decode base64 as any program writes it: in lines, URL-safe, or without padding. Raises ValueError for
-    other texts."""
+    """Decode base64 in lines, URL-safe, or without padding too. Raises ValueError for other texts."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Finds secrets in texts by their form, and hides them.
+"""Redaction: secrets in texts are found by their form and hidden.
 
-Error texts hold what a library, a service or a user's handler put into them, so they may hold secrets. All
-texts that are logged, stored or answered pass through here. In doubt, a part is hidden.
+Libraries, services and users' handlers may put secrets into errors. All texts that are logged, stored or
+answered pass through here. In doubt, a part is hidden.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from urllib.parse import unquote_plus
 HIDDEN = "***"
 
 LENGTH_MAX = 64 * 1024
-"""How many characters of a text are read: half of them at its beginning and half at its end, where a
-traceback has its error. The rest is hidden."""
+"""Maximum characters that are read: half at the beginning and half at the end, where a traceback has its
+error. The rest is hidden."""
 
-_TELLING = (
+_TELLTALE = (
     r"passw(?:or)?d|passphrase|secret|token|credential|authorization|cookie|signature|api[_-]?key"
     r"|access[_-]?key|private[_-]?key|(?<![a-z])(?:pwd|pass|auth|sig)(?![a-z])"
 )
-_NAME = re.compile(_TELLING, re.IGNORECASE)
+_NAME = re.compile(_TELLTALE, re.IGNORECASE)
 _PROSE = r"(?:credential|(?<![a-z])(?:pass|auth|sig)(?![a-z]))[\w.-]{0,64}[^\S\n]*:"
 """Names of secrets that, before a colon, may also be words of a sentence."""
 
@@ -28,22 +28,21 @@ _USER = re.compile(rf"({_SCHEME})([^/:\[\]\n]{{0,200}}):", re.IGNORECASE)
 _URL = re.compile(_SCHEME, re.IGNORECASE)
 _PORT = re.compile(r"\d{1,5}(?=[\s/?#,;:.!'\"`<>()\[\]{}|\\]|$)")
 _ENDED_BY_SLASH = ("http://", "https://", "ws://", "wss://", "ftp://", "ftps://", "ftpes://", "sftp://")
-"""Schemes of URLs that may have a port and whose parsers end a password at a slash, so that ``:80/a@b`` holds
-no password."""
+"""Schemes of URLs with ports whose parsers end a password at a slash, so ``:80/a@b`` holds no password."""
 
 _PARAMETER = re.compile(r"([?&;])([^=&;\s]{1,200})=([^&\s]*)")
 _QUOTED = r"(?P<quote>\\?[\"'])(?:(?!(?P=quote))(?:\\\\\\.|\\.|[^\n]))*(?:(?P=quote)|$)"
 """Texts in quotes, escaped once, or twice as in JSON inside JSON; up to the end of the line if they are cut
 off."""
 _OWN = r"(?![^\S\n]*Bearer (?:KEY|TOKEN)(?!\S))"
-"""Stands before the value of a header: an advice of ours is no secret."""
+"""Excludes the values in Holdfast's own advice about a header."""
 
 _OWN_LOGIN = "PASSWORD@HOST"
-"""An advice of ours how to write a URL."""
+"""Holdfast's own advice about the form of a URL."""
 
 _FIELD = re.compile(
-    rf"(?!{_PROSE})(?P<name>{_TELLING})"
-    rf"(?P<told>[\w.-]{{0,64}}(?:\\?[\"'])?[^\S\n]*[:=]{_OWN}[^\S\n]*(?:b(?=[\"']))?)"
+    rf"(?!{_PROSE})(?P<name>{_TELLTALE})"
+    rf"(?P<mark>[\w.-]{{0,64}}(?:\\?[\"'])?[^\S\n]*[:=]{_OWN}[^\S\n]*(?:b(?=[\"']))?)"
     rf"(?P<value>{_QUOTED}|[^\s&]+)",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -54,7 +53,7 @@ _HEADER = re.compile(
 """A header may hold secrets up to the end of its line: ``Authorization: Digest username="a",
 response="b"``."""
 
-_ELEMENT = re.compile(rf"(<[\w:.-]{{0,64}}(?:{_TELLING})[\w:.-]{{0,64}}>)[^<]*", re.IGNORECASE)
+_ELEMENT = re.compile(rf"(<[\w:.-]{{0,64}}(?:{_TELLTALE})[\w:.-]{{0,64}}>)[^<]*", re.IGNORECASE)
 _LOGIN = re.compile(r"\b(Bearer|Basic)\s+(?!TOKEN\b)(?=\S*[\d=+/.~-]|\S+[A-Z])[\w.~+/=-]{4,}")
 _WEB_TOKEN = re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*")
 _SIGNING_KEY = re.compile(r"\b(whsec|whsk)_[A-Za-z0-9+/=]+")
@@ -104,7 +103,7 @@ def _beginning(text: str) -> str:
 
 
 def _end(text: str) -> str:
-    """Return the whole lines in the last half of ``LENGTH_MAX`` characters, without those of a private key or
+    """Return the whole lines in the last half of ``LENGTH_MAX`` characters, without lines of a private key or
     an element that began before them."""
     kept = text[-(LENGTH_MAX // 2 - 10) :]
     line_end = kept.find("\n")
@@ -125,8 +124,8 @@ def _after_line(text: str, mark: str) -> str:
 
 
 def redact_url(url: str) -> str:
-    """As ``redact``, for a text that is only a URL. Its parts are then found even if they hold characters
-    that should have been percent-encoded."""
+    """Redact a text that is only a URL. Its parts are found even if they hold characters that should have
+    been percent-encoded."""
     scheme, mark, rest = url.partition("://")
     if not mark:
         return redact(url)
@@ -151,8 +150,7 @@ def redact_url(url: str) -> str:
 
 
 def unsaid_port(host: str) -> str:
-    """Return a wrong ``host:port`` without what may be a password: without an ``@host`` after it, the port
-    may be one."""
+    """Return a wrong ``host:port`` without its port, which may be a password whose ``@host`` is missing."""
     name, colon, port = host.partition(":")
     return host if not colon or _PORT.fullmatch(port) else f"{name}:{HIDDEN}"
 
@@ -197,7 +195,7 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def _without_field(found: re.Match[str]) -> str:
-    return f"{found['name']}{found['told']}{_hidden(found)}"
+    return f"{found['name']}{found['mark']}{_hidden(found)}"
 
 
 def _hidden(found: re.Match[str]) -> str:

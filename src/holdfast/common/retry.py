@@ -1,4 +1,4 @@
-"""Decides when to try again: exponential backoff with full jitter.
+"""Pauses between tries: exponential backoff with full jitter.
 
 Source: the "full jitter" scheme (a delay drawn evenly below an exponential cap), which spreads retries
 of many clients better than jitter around the cap.

@@ -1,8 +1,8 @@
-"""Checks settings that are declared in code, by the type and the range of their fields.
+"""Checks of settings that are declared in code, by the type and the range of their fields.
 
 A struct of settings has the allowed values in its annotations, such as ``timeout_s: Seconds``, and calls
 :func:`check_settings` when it is made. So ``inf``, ``nan``, a bool for a number or a text for a struct is
-refused at the declaration, and not a day later where it is used.
+refused at the declaration, and not a day later at its use.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from msgspec import Meta, inspect
 from holdfast.errors import ConfigError
 
 SECONDS_MAX = 1e9
-"""The longest time, about 31 years. A longer one is a mistake, and could overflow a timer or a date."""
+"""Maximum seconds, about 31 years: more could overflow a timer or a date."""
 
 COUNT_MAX = 2**31 - 1
-"""The highest number that every store can keep."""
+"""Maximum count that every store can keep."""
 
 Seconds = Annotated[float, Meta(gt=0, le=SECONDS_MAX)]
 Delay = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
@@ -39,20 +39,20 @@ Text = Annotated[str, Meta(min_length=1)]
 
 
 def check_settings(what: str, settings: msgspec.Struct) -> None:
-    """Raise ConfigError for the first setting that doesn't fit the declaration of its field. ``what`` names
-    the owner of the settings, such as ``task 'publish'``."""
+    """Raise ConfigError for the first setting that doesn't fit its declaration. ``what`` names the owner of
+    the settings, such as ``task 'publish'``."""
     for setting, text in faults(settings):
         raise ConfigError(f"{what}: {setting} {text}")
 
 
 def check_setting(what: str, setting: str, value: object, hint: Any) -> None:
-    """As ``check_settings``, for a single value that is no field of a struct."""
+    """Raise ConfigError if a single value doesn't fit the type ``hint``."""
     if text := fault(value, hint):
         raise ConfigError(f"{what}: {setting} {text}")
 
 
 def faults(settings: msgspec.Struct) -> Iterator[tuple[str, str]]:
-    """Yield each wrong setting with what is wrong about it, and those of structs inside."""
+    """Yield each wrong setting and its fault, also of structs inside."""
     for name, hint, members in _hints(type(settings)):
         value = getattr(settings, name)
         if not _fits(value, members):
@@ -70,7 +70,7 @@ def _hints(kind: type[msgspec.Struct]) -> list[tuple[str, Any, tuple[Any, ...]]]
 
 
 def fault(value: object, hint: Any) -> str:
-    """Return what is wrong about a value for the type ``hint``; empty if nothing is."""
+    """Return the fault of a value for the type ``hint``; empty without one."""
     return "" if _fits(value, _members(hint)) else _wrong(value, hint)
 
 

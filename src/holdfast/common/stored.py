@@ -1,4 +1,4 @@
-"""The reference to a stored value, which travels in place of a value that is too large to."""
+"""The reference to a stored value: a message has it instead of a value that is too large."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import msgspec
 
 
 class StoredValue(msgspec.Struct, frozen=True):
-    """A value in an object store: the object's ``url``, the ``size`` of the value in bytes, and the SHA-256
-    of these, in hexadecimal."""
+    """A value in an object store: the object's ``url``, its ``size`` in bytes, and its SHA-256 in
+    hexadecimal."""
 
     url: str
     size: int

@@ -18,20 +18,20 @@ _SAMPLED = "-01"
 _CHARS, _FLAGS_AT = 55, 53
 
 _RANDOM_BITS = 64
-"""How many bits of a trace id decide whether a trace is recorded: the last ones, as in the samplers of
-OpenTelemetry."""
+"""Number of last bits of a trace id that decide whether a trace is recorded, as in OpenTelemetry's
+samplers."""
 
 
 class TraceContext(NamedTuple):
-    """A place in a trace: the trace, and the span under which the next ones stand ("": none)."""
+    """A place in a trace: the trace, and the parent of the next spans ("" for none)."""
 
     trace_id: str
     span_id: str = ""
 
 
 def read_traceparent(text: str) -> TraceContext | None:
-    """Return what a ``traceparent`` says; None for one that isn't valid. Its flags are not heeded: whether a
-    trace is recorded is for :class:`SampleRate` to say."""
+    """Return the context in a ``traceparent``; None for an invalid one. Flags are ignored:
+    :class:`SampleRate` decides whether a trace is recorded."""
     found = _FORM.fullmatch(text)
     if found is None or (found[1] == "00" and found[5]):
         return None
@@ -39,7 +39,7 @@ def read_traceparent(text: str) -> TraceContext | None:
 
 
 def write_traceparent(trace_id: str, span_id: str, *, sampled: bool) -> str:
-    """Return the ``traceparent`` of what follows a span."""
+    """Return the ``traceparent`` for work that follows a span."""
     return f"00-{trace_id}-{span_id}{_SAMPLED if sampled else '-00'}"
 
 
@@ -49,24 +49,24 @@ def says_sampled(traceparent: str) -> bool:
 
 
 def passed_on(context: TraceContext | None) -> str:
-    """Return the ``traceparent`` of what follows a message whose trace isn't recorded here; "" for none."""
+    """Return the ``traceparent`` for work that follows a message whose trace isn't recorded; "" for none."""
     return "" if context is None else write_traceparent(*context, sampled=False)
 
 
 def cut(traceparent: str) -> str:
-    """Return a text, valid or not, as the place in a trace that isn't recorded. Whoever passes it on has it
-    ``checked``: most messages lead to nothing, and to read it costs more."""
+    """Return a text, valid or not, with the flag of a trace that isn't recorded. ``checked`` validates it
+    later, if it is passed on, because reading costs more and most messages lead to nothing."""
     return traceparent[:_FLAGS_AT] + "00"
 
 
 def checked(traceparent: str) -> str:
-    """Return a ``traceparent`` if it is valid, without what later versions may add to it; else ""."""
+    """Return a ``traceparent`` if it is valid, without additions of later versions; else ""."""
     return traceparent[:_CHARS] if traceparent and read_traceparent(traceparent) else ""
 
 
 class SampleRate:
-    """The share of traces that is recorded, from 0 to 1. The trace's id decides, so that every process with
-    the same rate decides the same, and nobody can have a trace recorded by a flag."""
+    """The share of traces that is recorded, from 0 to 1. The trace's id decides: processes with the same rate
+    agree, and no sender can force a recording by a flag."""
 
     def __init__(self, ratio: float) -> None:
         self.ratio = ratio
@@ -78,8 +78,8 @@ class SampleRate:
         return int(trace_id[-_RANDOM_BITS // 4 :], 16) < self.bound
 
     def refuses(self, traceparent: str) -> bool:
-        """Return True if a ``traceparent``, valid or not, surely leads to no trace that is recorded. It is
-        what most messages have, and costs far less than to read it."""
+        """Return True if a ``traceparent``, valid or not, surely belongs to no recorded trace. Most messages
+        have such a one, and this costs far less than reading it."""
         try:
             return int(traceparent[19:35], 16) >= self.bound
         except ValueError:

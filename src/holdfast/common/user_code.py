@@ -1,9 +1,9 @@
-"""User code: imports it by its name, runs it inside a node, and describes its errors in texts that can be
-stored."""
+"""User code: import it by its name, run it inside a node, and describe its errors."""
 
 from __future__ import annotations
 
 import importlib
+import re
 import reprlib
 import signal
 import traceback
@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.common.redaction import redact
-from holdfast.common.storable import storable
+from holdfast.common.text import storable
 from holdfast.errors import ConfigError, HoldfastError
 
 ERROR_CHARS_MAX = 1000
@@ -24,7 +24,15 @@ _OF_IMPORTS = (
     "<frozen importlib._bootstrap>",
     "<frozen importlib._bootstrap_external>",
 )
-"""The files of frames between an import and what it runs."""
+"""The files of frames between an import and the imported code."""
+
+_FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in ')
+
+_LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python\d)|^<frozen ")
+"""Matches paths that aren't user code: libraries, and the standard library."""
+
+_OURS = __file__.removesuffix("user_code.py").removesuffix("common/")
+"""The beginning of the paths of Holdfast's own code."""
 
 _with_locals = False
 
@@ -33,7 +41,7 @@ T = TypeVar("T")
 
 
 class UserCodeExited(Exception):
-    """User code raised what ends a process, such as SystemExit, in a process that runs other work."""
+    """User code raised an error that ends a process, such as SystemExit, in a process with other work."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(f"it raised {cause!r}, which would end the process; raise another error")
@@ -44,8 +52,7 @@ class UserCodeExited(Exception):
 
 
 def run_user_code(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call user code inside a node. Raises UserCodeExited in place of what would end the node, and every
-    other error as it is."""
+    """Call user code inside a node. An error that would end the node becomes UserCodeExited."""
     try:
         return function(*args, **kwargs)
     except Exception:
@@ -57,7 +64,8 @@ def run_user_code(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
 
 
 def kind_and_place(error: BaseException) -> tuple[str, str]:
-    """Return what an error of user code is, and where it was raised. Its text may hold people's data."""
+    """Return the type and the place of an error of user code, without its text, which may hold personal
+    data."""
     if isinstance(error, UserCodeExited):
         error = error.cause
     at = traceback.extract_tb(error.__traceback__)[-1]
@@ -65,7 +73,7 @@ def kind_and_place(error: BaseException) -> tuple[str, str]:
 
 
 def is_interrupted(error: BaseException) -> bool:
-    """Return True if a person ends a program by its keyboard. Nodes hear of that in another way."""
+    """Return True if a user has pressed Ctrl-C. Nodes handle that signal themselves."""
     by_python = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     return isinstance(error, KeyboardInterrupt) and by_python
 
@@ -85,11 +93,18 @@ def resolve(path: str) -> Any:
 
 
 def describe(error: BaseException) -> str:
-    """Describe an error in one or few lines for the store. The texts of Holdfast's own errors are used
-    unchanged."""
+    """Describe an error in a few lines for the store. Texts of Holdfast's own errors stay unchanged."""
     own = isinstance(error, HoldfastError)
     text = str(error) if own else "".join(traceback.format_exception_only(error)).strip()
     return storable(redact(text)[:ERROR_CHARS_MAX])
+
+
+def raised_at(traceback: str) -> str:
+    """Return ``file:line`` of the last frame of user code in a traceback, or else of its last frame; empty
+    without frames."""
+    frames = [(frame["file"], frame["line"]) for frame in _FRAME.finditer(traceback)]
+    own = [frame for frame in frames if not (_LIBRARY.search(frame[0]) or frame[0].startswith(_OURS))]
+    return ":".join((own or frames)[-1]) if frames else ""
 
 
 def show_locals(shown: bool = True) -> None:
@@ -99,40 +114,40 @@ def show_locals(shown: bool = True) -> None:
 
 
 def explain(error: BaseException) -> str:
-    """Return the traceback of an error, from the first frame of user code: without those of the file in which
-    it was caught, and of imports."""
+    """Return the traceback of an error from the first frame of user code, without frames of the file that
+    caught it and of imports."""
     trace = error.__traceback__
     skipped = {trace.tb_frame.f_code.co_filename, *_OF_IMPORTS} if trace is not None else set()
     while trace is not None and trace.tb_frame.f_code.co_filename in skipped:
         trace = trace.tb_next
     if isinstance(error, MemoryError):
         traceback.clear_frames(trace)
-    told = traceback.TracebackException(type(error), error, trace)
+    report = traceback.TracebackException(type(error), error, trace)
     if _with_locals:
-        _add_locals(told, error, trace)
+        _add_locals(report, error, trace)
     try:
-        text = "".join(told.format())
+        text = "".join(report.format())
     except SystemError:  # Python 3.11 parses each line, to mark a part of it; two threads at once it confuses
-        plain = [(line.filename, line.lineno or 0, line.name, line.line) for line in told.stack]
-        text = "".join([*traceback.format_list(plain), *told.format_exception_only()])
+        plain = [(line.filename, line.lineno or 0, line.name, line.line) for line in report.stack]
+        text = "".join([*traceback.format_list(plain), *report.format_exception_only()])
     return storable(redact(text)[-DETAIL_CHARS_MAX:])
 
 
 def _add_locals(
-    told: traceback.TracebackException, error: BaseException, trace: TracebackType | None
+    report: traceback.TracebackException, error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Add the values of local variables to all frames of an error, and of those that it comes from. The
-    library would make each text in full, and fail where a value can't be told."""
-    left = [(told, error, trace)]
+    """Add the values of local variables to all frames of an error and of its causes. The library would make
+    each text in full, and fail at a value without a text."""
+    left = [(report, error, trace)]
     while left:
-        told, error, trace = left.pop()
-        for summary, (frame, _) in zip(told.stack, traceback.walk_tb(trace), strict=False):
+        report, error, trace = left.pop()
+        for summary, (frame, _) in zip(report.stack, traceback.walk_tb(trace), strict=False):
             summary.locals = {name: _brief(value) for name, value in frame.f_locals.items()}
         members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
         origins = [
-            (told.__cause__, error.__cause__),
-            (told.__context__, error.__context__),
-            *zip(told.exceptions or (), members, strict=False),
+            (report.__cause__, error.__cause__),
+            (report.__context__, error.__context__),
+            *zip(report.exceptions or (), members, strict=False),
         ]
         left += [
             (text, its, its.__traceback__) for text, its in origins if text is not None and its is not None

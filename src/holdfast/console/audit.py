@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.common.redaction import redact
-from holdfast.common.storable import storable
+from holdfast.common.text import storable
 from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Document, Registry

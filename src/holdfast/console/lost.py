@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from holdfast.common.wording import counted, duration
+from holdfast.common.text import counted, duration
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Member
 

@@ -14,7 +14,7 @@ from holdfast.assembly.products import operator_parts
 from holdfast.cluster.host import Host
 from holdfast.cluster.view import View
 from holdfast.common.redaction import redact
-from holdfast.common.wording import duration
+from holdfast.common.text import duration
 from holdfast.console.attention import Attention
 from holdfast.console.events import Events
 from holdfast.console.index import StreamIndex

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.common.held import SKIPPED_BEFORE
-from holdfast.common.wording import counted
+from holdfast.common.text import counted
 from holdfast.console.index import StreamIndex
 from holdfast.console.life import SeenOpening, StreamEvent, node_at, on
 from holdfast.console.rendering import place

@@ -16,8 +16,8 @@ from holdfast.common.codec import decode_plain as decode_json
 from holdfast.common.codec import encode as encode_json
 from holdfast.common.http_errors import OWN_FAILURES, describe_http_error
 from holdfast.common.message import check_key
-from holdfast.common.once import Once
 from holdfast.common.rate import Limiter, Rate
+from holdfast.common.recent import Once
 from holdfast.common.record import UNREADABLE
 from holdfast.common.redaction import redact, redact_url, unsaid_port
 from holdfast.common.retry import Backoff
@@ -36,7 +36,7 @@ from holdfast.common.settings import (
     fault,
     faults,
 )
-from holdfast.common.storable import storable
+from holdfast.common.text import storable
 from holdfast.common.user_code import kind_and_place, run_user_code
 
 __all__ = [

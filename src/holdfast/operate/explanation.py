@@ -11,7 +11,7 @@ from holdfast.cluster.balancer import node_load
 from holdfast.common.protocol import Explain
 from holdfast.common.record import reading
 from holdfast.common.redaction import redact
-from holdfast.common.wording import counted, duration
+from holdfast.common.text import counted, duration
 from holdfast.errors import NotKnown, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.operate.nodes import ask
 from holdfast.operate.survey import all_checkpoints, node_reports, of_streams, target_errors

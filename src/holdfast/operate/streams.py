@@ -18,7 +18,7 @@ from holdfast.common.acts import Effect
 from holdfast.common.message import Place
 from holdfast.common.protocol import Move
 from holdfast.common.redaction import redact
-from holdfast.common.wording import counted
+from holdfast.common.text import counted
 from holdfast.errors import InvalidMessage, NotKnown
 from holdfast.operate.actions import Action, Done, NoFields
 from holdfast.operate.nodes import ask, named, owner_of

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.assembly.products import operator_parts, products
 from holdfast.common.protocol import Done, Waiting
 from holdfast.common.record import reading
-from holdfast.common.wording import counted, duration
+from holdfast.common.text import counted, duration
 from holdfast.errors import HoldfastError
 from holdfast.operate.products import StatusPart, StatusTable
 from holdfast.operate.records import split_key

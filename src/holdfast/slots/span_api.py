@@ -23,7 +23,7 @@ from opentelemetry.trace import (
 from opentelemetry.util._decorator import _agnosticcontextmanager
 
 from holdfast.common.redaction import redact
-from holdfast.common.storable import storable
+from holdfast.common.text import storable
 from holdfast.common.traceparent import read_traceparent, says_sampled, write_traceparent
 from holdfast.ports.tracing import AttributeValue, Plain, SpanEvent, SpanKind, SpanRecord, TracedCall
 from holdfast.slots.traced import current_call

@@ -24,7 +24,7 @@ import msgspec
 
 from holdfast.common.rate import Limiter, Rate
 from holdfast.common.redaction import redact
-from holdfast.common.storable import storable
+from holdfast.common.text import storable
 from holdfast.ports.slots import Attempt, Progress, TaskWorker, Tried
 from holdfast.slots import lifeline, wire
 from holdfast.slots.child import READ_BYTES, NodeConnection, make_worker, set_up

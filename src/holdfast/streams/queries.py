@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.cluster.host import Host
 from holdfast.common.redaction import redact
-from holdfast.common.trace import raised_at
+from holdfast.common.user_code import raised_at
 from holdfast.errors import (
     Busy,
     HoldfastError,

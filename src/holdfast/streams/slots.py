@@ -15,7 +15,7 @@ from holdfast.cluster.slot_pool import SlotPool
 from holdfast.common.message import Place
 from holdfast.common.progress import hung
 from holdfast.common.redaction import redact
-from holdfast.common.wording import duration
+from holdfast.common.text import duration
 from holdfast.errors import ModelFailed, SlotDied
 from holdfast.ports.slots import SlotCall, StreamSlot, StreamSlotMaker
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from holdfast.common.wording import duration
+from holdfast.common.text import duration
 from holdfast.ports.clock import Clock
 from holdfast.rules.streams.wait_reason import WaitKind, WaitReason
 from holdfast.streams.owned import OwnedStream

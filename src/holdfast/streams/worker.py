@@ -18,9 +18,8 @@ import msgspec
 
 from holdfast.common.acts import Acts
 from holdfast.common.codec import decode_plain, decoder, encode_result
-from holdfast.common.trace import raised_at
 from holdfast.common.traceparent import checked
-from holdfast.common.user_code import describe, explain, resolve
+from holdfast.common.user_code import describe, explain, raised_at, resolve
 from holdfast.errors import (
     ConfigError,
     HandlerFailed,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from holdfast.common.redaction import HIDDEN, is_secret, redact
-from holdfast.common.visible import visible
+from holdfast.common.text import visible
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger

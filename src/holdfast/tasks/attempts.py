@@ -11,7 +11,7 @@ import msgspec
 from holdfast.cluster.host import Host
 from holdfast.cluster.tracer import OpenSpan, trace_of
 from holdfast.common.redaction import redact
-from holdfast.common.trace import raised_at
+from holdfast.common.user_code import raised_at
 from holdfast.errors import HoldfastError, Retry, ValueLost
 from holdfast.ports.queue import Queue
 from holdfast.rules.tasks import attempt as rules

@@ -18,8 +18,7 @@ from cronsim import CronSim, CronSimError
 from holdfast.common.message import check_key
 from holdfast.common.record import UNREADABLE
 from holdfast.common.settings import Seconds, check_settings
-from holdfast.common.trace import raised_at
-from holdfast.common.user_code import explain
+from holdfast.common.user_code import explain, raised_at
 from holdfast.errors import ConfigError, HandlerFailed, HoldfastError, InvalidMessage
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Registry

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.common.codec import decode_plain
-from holdfast.common.wording import counted
+from holdfast.common.text import counted
 from holdfast.console.api.lists import LIMIT, Cursor, Limit, Next, cursor, place_in, shown
 from holdfast.console.api.operations import Call, Operation, derived
 from holdfast.console.index import IndexedStream, Question, Sort, Standing

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.cluster.host import Host
 from holdfast.common.held import Held
 from holdfast.common.redaction import redact
-from holdfast.common.trace import raised_at
+from holdfast.common.user_code import raised_at
 from holdfast.errors import (
     Fenced,
     HandlerFailed,
