@@ -26,7 +26,6 @@ PENDING = {
     "devices",
     "gateway",
     "http",
-    "services",
     "slots",
     "streams",
     "tasks",

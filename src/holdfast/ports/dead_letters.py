@@ -47,8 +47,9 @@ def batches(queue: Queue, items: Sequence[T]) -> list[Sequence[T]]:
 
 
 def in_order(letter: DeadLetter) -> tuple[str, int, int, int, str]:
-    """A sort key: by key, and within a key in the order of its messages: by run and seq, or as they arrived.
-    Where the queue doesn't know how they arrived, ids that end in a number are in the order of the number."""
+    """Return a sort key: by key, and within a key in the order of its messages: by run and seq, or as they
+    arrived. Where the queue doesn't know how they arrived, ids that end in a number are in the order of the
+    number."""
     is_numbered = len(letter.seq) == SEQ_DIGITS and letter.seq.isdigit()
     turn = 0 if is_numbered else letter.turn or 0
     return letter.key, letter.run, turn, len(letter.seq), letter.seq

@@ -70,15 +70,14 @@ class MessageWork(msgspec.Struct, frozen=True, array_like=True):
 class RunResult(msgspec.Struct, frozen=True, array_like=True):
     """The result of a ``StreamSlot.run``.
 
-    ``results``: one for each message that was handled, in order (None: no result). If all went well
-    ``state`` is the snapshot after the last of them (None: the stream keeps none) and ``error`` is empty.
-    Otherwise message number ``len(results)`` failed, ``error`` and ``detail`` (a traceback) say how,
-    there is no snapshot, and the handler must be opened again before the next run.
-    ``permanent``: the message doesn't fit its declared type, so no retry can help. ``calls``: calls to
-    metered services since the last answer, as ``Meter.drain`` gives them. ``model`` names the model whose
-    load is what failed, so that the message isn't to blame; "" for none. ``acts``: what the handler asked
-    for besides, one for each result, or none at all if it never did. ``traced`` is what the slot recorded of
-    messages that stand in a trace.
+    ``results``: one for each message that was handled, in order (None: no result). If all went well ``state``
+    is the snapshot after the last of them (None: the stream keeps none) and ``error`` is empty. Otherwise
+    message number ``len(results)`` failed, ``error`` and ``detail`` (a traceback) say how, there is no
+    snapshot, and the handler must be opened again before the next run. ``permanent``: the message doesn't fit
+    its declared type, so no retry can help. ``calls``: calls to metered services since the last answer, as
+    ``Meter.drain`` gives them. ``model`` names the model whose load is what failed, so that the message isn't
+    to blame; "" for none. ``acts``: what the handler asked for besides, one for each result, or none at all
+    if it never did. ``traced`` is what the slot recorded of messages that stand in a trace.
     """
 
     results: list[bytes | None]
@@ -214,13 +213,13 @@ class SlotCalls(Collection[SlotCall]):
         return self._count
 
     def advance(self, number: int, now: float) -> SlotCall | None:
-        """The slot told something of a call; None if it has no such call."""
+        """Return the slot told something of a call; None if it has no such call."""
         if (call := self._calls.get(number)) is not None:
             call.advance(now)
         return call
 
     def finish(self, number: int, now: float) -> SlotCall | None:
-        """The slot has answered a call; None if it has no such call."""
+        """Return the slot has answered a call; None if it has no such call."""
         call = self._calls.pop(number, None)
         self._begin_one(now)
         return call
@@ -312,7 +311,8 @@ class StreamSlotMaker(SlotMaker, Protocol):
     """Makes slots for streams."""
 
     async def spawn(self) -> StreamSlot:
-        """A new slot, the app imported and its handlers ready. Raises ConfigError if the app can't load."""
+        """Return a new slot, the app imported and its handlers ready. Raises ConfigError if the app can't
+        load."""
 
 
 # --- tasks
@@ -420,8 +420,8 @@ class TaskWorker(Protocol):
         """Called in the midst of the handler: raise there if it was told to end, once."""
 
     def coroutines(self) -> Collection[asyncio.Task[Any]]:
-        """The asyncio tasks of a handler that is ``async def``: what waits there is on no thread's stack. May
-        be called from any thread."""
+        """Return the asyncio tasks of a handler that is ``async def``: what waits there is on no thread's
+        stack. May be called from any thread."""
 
 
 class Listener(Protocol):
@@ -457,7 +457,7 @@ class TaskSlot(Slot, Protocol):
         this is called again; None: never."""
 
     async def dump(self) -> str:
-        """The stacks of its threads, "" if it doesn't tell in a tenth of a second."""
+        """Return the stacks of its threads, "" if it doesn't tell in a tenth of a second."""
 
     async def look(self, number: int) -> str | None:
         """Return where an attempt is, thread by thread: files, lines and functions; "" for one that isn't at
@@ -475,4 +475,5 @@ class TaskSlotMaker(SlotMaker, Protocol):
     """Makes slots for tasks."""
 
     async def spawn(self, listener: Listener) -> TaskSlot:
-        """A new slot, the app imported and its handlers ready. Raises ConfigError if the app can't load."""
+        """Return a new slot, the app imported and its handlers ready. Raises ConfigError if the app can't
+        load."""

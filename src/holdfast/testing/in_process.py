@@ -38,8 +38,8 @@ class HandlerDriver:
         self._thread: SlotThread | None = None
 
     def drive(self, work: Coroutine[Any, Any, T]) -> T:
-        """The outcome of a coroutine: of one that needs no event loop. Where one runs, it is had in a thread,
-        for async handlers need a loop of their own."""
+        """Return the outcome of a coroutine: of one that needs no event loop. Where one runs, it is had in a
+        thread, for async handlers need a loop of their own."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:

@@ -109,11 +109,11 @@ async def test_the_log_says_once_that_a_collector_takes_nothing_and_once_that_it
     log = Log()
     exporter = OtlpExporter(collector.url, {}, log)
     exporter.add(span(1))
-    await asyncio.to_thread(log.until, "takes no spans")
+    await asyncio.to_thread(log.until, "collector failed")
     exporter.add(span(2))
     await asyncio.to_thread(collector.until_asked, 2)
     exporter.add(span(3))
-    await asyncio.to_thread(log.until, "takes spans again")
+    await asyncio.to_thread(log.until, "collector recovered")
     await exporter.close()
     assert [each.name for each in collector.spans] == ["span 3"]
     assert len(log.lines) == 2
@@ -158,9 +158,9 @@ async def test_spans_wait_until_a_thread_can_be_started(
         exporter = OtlpExporter(collector.url, {}, log)
         for number in range(1, 4):
             exporter.add(span(number))
-    assert log.lines == ["spans can't be sent to the collector"]
+    assert log.lines == ["cannot send to collector"]
     exporter.add(span(4))
-    await asyncio.to_thread(log.until, "takes spans again")
+    await asyncio.to_thread(log.until, "collector recovered")
     await exporter.close()
     assert [each.name for each in collector.spans][:2] == ["span 1", "span 2"]
     assert exporter.exported + exporter.dropped == 4
@@ -202,9 +202,9 @@ async def test_a_failure_that_is_not_the_collector_s_is_told_as_what_it_is(
     with monkeypatch.context() as patch:
         patch.setattr(OTLPSpanExporter, "export", export)
         exporter.add(span(1))
-        await asyncio.to_thread(log.until, "spans can't be sent")
+        await asyncio.to_thread(log.until, "cannot send to collector")
     exporter.add(span(2))
-    await asyncio.to_thread(log.until, "takes spans again")
+    await asyncio.to_thread(log.until, "collector recovered")
     await exporter.close()
     assert (exporter.exported, exporter.dropped) == (1, 1)
 
@@ -227,6 +227,6 @@ async def test_a_collector_that_is_away_is_told_as_away_whichever_way_the_export
     with monkeypatch.context() as patch:
         patch.setattr(OTLPSpanExporter, "export", export)
         exporter.add(span(1))
-        await asyncio.to_thread(log.until, "takes no spans")
+        await asyncio.to_thread(log.until, "collector failed")
     await exporter.close()
     assert exporter.dropped == 1

@@ -17,8 +17,8 @@ from holdfast.services.aws.message import MESSAGE_BYTES
 from holdfast.services.aws.sqs import NoSuchQueue, Nothing, QueueUrl, Sqs
 
 MAX_RECEIVES = 100
-"""After how many receives the queue itself moves a message to the dead letters. Tries are counted by the
-owner, so this high number is only for messages that kill every receiver."""
+"""Receives after which the queue itself moves a message to the dead letters. Owners count tries, so this high
+number is only for messages that kill every receiver."""
 
 MAX_RECEIVES_LOW = 10
 RETENTION_S = 14 * 24 * 3600
@@ -38,7 +38,7 @@ async def create_queues(
 
     Args:
         queue: its name; one that ends in ``.fifo`` makes both FIFO.
-        visibility_s: the visibility of receives that set none (those of Holdfast set it).
+        visibility_s: the visibility of receives that set none (Holdfast's set it).
         max_receives: receives before the queue itself moves a message to the dead letters.
         tags: added to both.
         encrypt: ask for encryption at rest with keys of SQS, which AWS gives new queues by itself;
@@ -165,7 +165,7 @@ class _Checker:
     def _judge(self, name: str, there: Mapping[str, str], policy: RedrivePolicy, visibility_s: float) -> None:
         receives, hidden_s = int(policy.max_receive_count), int(there.get("VisibilityTimeout", 0))
         if not policy.dead_letter_target_arn:
-            self._warn(f"{name} has no redrive policy: what kills every node that takes it comes for ever")
+            self._warn(f"{name} has no redrive policy: a message that kills its receivers returns for ever")
         elif receives < MAX_RECEIVES_LOW:
             self._warn(
                 f"{name} moves messages to its dead letters after {receives} receives (maxReceiveCount): a"

@@ -18,12 +18,12 @@ from holdfast.services.aws.sqs import Received, Sqs, SqsMessage, not_done
 
 HOLD_MAX_S = 12 * 3600
 CHANGE_S = 5.0
-"""How long one try to extend or delete waits for its answer. It is short, because deliveries lapse meanwhile,
-and a second try is harmless."""
+"""Seconds for one try to extend or delete. It is short, because deliveries lapse meanwhile, and a second try
+is harmless."""
 
 GROUP = re.compile(r"[!-~]{1,128}")
 OWN = "holdfast."
-"""The prefix of groups that are no keys."""
+"""The prefix of groups that aren't keys."""
 
 FIFO = ".fifo"
 SYSTEM_ATTRIBUTES = (
@@ -71,7 +71,7 @@ class Channel:
         self._clock = clock
 
     async def url(self) -> str:
-        """The queue's URL. Raises NoSuchQueue."""
+        """Return the queue's URL. Raises NoSuchQueue."""
         if not self._url:
             self._url = await self.sqs.queue_url(self.name)
         return self._url
@@ -82,7 +82,7 @@ class Channel:
         """Send messages, each in its group (``""``: one of its own), and return their ids. ``dedupe_ids`` are
         their deduplication ids (``""``: a new one).
 
-        A repetition of ours brings nothing twice on FIFO queues. Raises TooLarge before anything is sent."""
+        On FIFO queues a repeated call sends nothing twice. Raises TooLarge before anything is sent."""
         if self.fifo:
             call = self._clock.new_id()
             for index, (entry, group) in enumerate(zip(entries, groups, strict=True)):
@@ -103,7 +103,7 @@ class Channel:
         return ids
 
     async def receive(self, limit: int, wait_s: float, visibility_s: float) -> list[SqsMessage]:
-        """Up to ``limit`` messages, waiting up to ``wait_s``, which is 20 seconds at most."""
+        """Return up to ``limit`` messages, waiting up to ``wait_s``, which is 20 seconds at most."""
         wait = math.ceil(wait_s)
         request = {
             "QueueUrl": await self.url(),
@@ -130,7 +130,7 @@ class Channel:
         return await self._change("DeleteMessageBatch", receipts, entries)
 
     async def attributes(self, *names: str) -> dict[str, str]:
-        """The queue's attributes of these names, or all."""
+        """Return the queue's attributes of these names, or all."""
         return await self.sqs.attributes(await self.url(), *names)
 
     async def _change(self, operation: str, receipts: Sequence[str], entries: list[Entry]) -> list[str]:
@@ -145,7 +145,7 @@ class Channel:
 
 
 def _group(key: str) -> str:
-    """The FIFO group of a key: itself, where SQS allows it."""
+    """Return the FIFO group of a key: itself, where SQS allows it."""
     return key if GROUP.fullmatch(key) else f"{OWN}{hashlib.sha256(key.encode()).hexdigest()}"
 
 

@@ -57,7 +57,8 @@ PAUSE_S = 0.05
 THROTTLED_PAUSE_S = 1.0
 PAUSE_MAX_S = 20.0
 SKEW_S = 240.0
-"""A service takes signatures up to five minutes old; clocks closer than this are not to blame."""
+"""Difference of clocks in seconds that explains a refused signature: services accept signatures up to five
+minutes old."""
 
 ACTIONS = {
     "sqs:SendMessageBatch": "sqs:SendMessage",
@@ -87,7 +88,7 @@ UNTRUSTED = re.compile(
     "|AuthFailure|NotAuthorized|MissingAuthenticationToken|Signature|OptInRequired|RequestExpired|Skewed"
 )
 ECHO = "The Canonical String"
-"""A service begins with this text when it repeats the request, which holds the token of the session."""
+"""The text with which a service begins to repeat the request, which holds the session's token."""
 
 STATUS_CODES = {403: "AccessDenied", 404: "NotFound"}
 """The error code of each status for answers without a body, such as after HEAD."""
@@ -116,7 +117,7 @@ class Reader(Protocol):
     """Reads the body of an answer as it arrives, in one try or several."""
 
     def headers(self) -> Mapping[str, str]:
-        """The headers of the next try, which may ask only for the missing part."""
+        """Return the headers of the next try, which may ask only for the missing part."""
 
     async def read(self, response: aiohttp.ClientResponse) -> None:
         """Read an answer with a status below 300. After an OSError or an error of aiohttp there is another
@@ -125,8 +126,8 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedEndpoint:
-    """The endpoint of a service, as botocore resolved it. ``config`` holds what the user's AWS settings say
-    besides, such as ``config.s3``. ``tls`` is None for plain HTTP."""
+    """The endpoint of a service, as botocore resolved it. ``config`` holds the user's further AWS settings,
+    such as ``config.s3``. ``tls`` is None for plain HTTP."""
 
     endpoint: URL
     region: str
@@ -379,7 +380,7 @@ class AwsClient:
         return self._http
 
     def _find_credentials(self) -> botocore.credentials.Credentials | None:
-        """In a thread: reads files, and asks what issues them."""
+        """Find the credentials, in a thread: this reads files and calls their issuer."""
         if self._keys is not None:
             keys = self._keys
             return botocore.credentials.Credentials(
@@ -388,7 +389,7 @@ class AwsClient:
         return _new_session(self._region, self._profile).get_credentials()
 
     def _find_place(self) -> ResolvedEndpoint:
-        """In a thread: reads files, and imports what it takes."""
+        """Find the endpoint, in a thread: this reads files and imports modules."""
         return _place(self.service, self._region, self._endpoint, self._profile, _settings())
 
 
@@ -407,8 +408,8 @@ def _place(
     profile: str | None,
     settings: Hashable,
 ) -> ResolvedEndpoint:
-    """Resolve the endpoint of a service. This is done once for the same settings, as it takes a while:
-    whoever writes to many buckets has a client for each. Raises ConfigError."""
+    """Resolve the endpoint of a service. This is done once for the same settings, because it is slow and each
+    bucket may have its own client. Raises ConfigError."""
     session = _new_session(region, profile)
     try:
         session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
@@ -418,7 +419,7 @@ def _place(
         client = session.create_client(
             service,
             endpoint_url=None if configured else endpoint,
-            aws_access_key_id="-",  # those it would look for now are found when they are needed
+            aws_access_key_id="-",  # the real ones are found when they are needed
             aws_secret_access_key="-",  # noqa: S106 - none
         )
         bundle = session.get_config_variable("ca_bundle") or get_cert_path(True)
@@ -440,7 +441,7 @@ def _place(
 
 
 def _settings() -> Hashable:
-    """The environment, and which file of AWS's settings is there, changed when."""
+    """Return the environment, and the time and size of the AWS config file."""
     file = Path(os.environ.get("AWS_CONFIG_FILE", "~/.aws/config")).expanduser()
     with contextlib.suppress(OSError):
         found = file.stat()
@@ -472,13 +473,13 @@ def judge(answer: AwsResponse) -> Failure:
 
 
 def short_code(code: str) -> str:
-    """A service's error code without namespace: ``com.amazonaws.sqs#QueueDoesNotExist`` and
+    """Return a service's error code without namespace: ``com.amazonaws.sqs#QueueDoesNotExist`` and
     ``AWS.SimpleQueueService.QueueDoesNotExist`` are one."""
     return code.rpartition("#")[2].removeprefix("AWS.SimpleQueueService.")
 
 
 def _error(answer: AwsResponse) -> tuple[str, str]:
-    """Code and text of an error, which is JSON or XML, or only a status."""
+    """Return code and text of an error, which is JSON or XML, or only a status."""
     if answer.body.startswith(b"{"):
         try:
             said = msgspec.json.decode(answer.body, type=_JsonError)

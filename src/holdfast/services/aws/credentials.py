@@ -16,7 +16,7 @@ from holdfast.errors import ConfigError, Unavailable
 from holdfast.ports.clock import Clock
 
 CHECK_S = 30.0
-"""How often expiring credentials are checked; botocore begins to refresh them 15 minutes before they
+"""Seconds between checks of expiring credentials, which botocore refreshes from 15 minutes before they
 expire."""
 
 MARGIN_S = 60
@@ -32,7 +32,7 @@ class AwsCredentials:
     """One account's credentials.
 
     Args:
-        clock: says when to look at them again.
+        clock: times the checks.
         look: finds them; None if there are none. It is called in a thread, and again when they must be found
             again.
     """
@@ -66,7 +66,7 @@ class AwsCredentials:
         return bool(self._found != refused)
 
     def close(self) -> None:
-        """Forget where they came from, and with it botocore's open connection to what issues them."""
+        """Forget their source, and with it botocore's open connection to the issuer."""
         self._source = self._work = None
 
     async def _look(self) -> None:
@@ -79,7 +79,7 @@ class AwsCredentials:
         self._check_at = self._clock.monotonic() + CHECK_S
 
     def _begin(self, work: Callable[[], None]) -> asyncio.Task[None]:
-        """Do the work in a thread, once for all callers that wait meanwhile."""
+        """Do the work in a thread, once for all waiting callers."""
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._in_thread(work))
             self._work.add_done_callback(_seen)
@@ -92,7 +92,7 @@ class AwsCredentials:
             if _is_passing(error):
                 raise Unavailable(f"can't get AWS credentials now: {error}") from error
             raise ConfigError(f"can't get AWS credentials: {error}") from error
-        except RuntimeError as error:  # botocore's, for those that are issued and have expired already
+        except RuntimeError as error:  # of botocore, for new credentials that have expired already
             raise Unavailable(f"{error} Is this machine's clock right?") from error
 
     def _find(self) -> None:
@@ -118,6 +118,6 @@ def _is_passing(error: Exception) -> bool:
 
 
 def _seen(task: asyncio.Task[None]) -> None:
-    """A refresh that nobody waits for may fail: the next look tries again."""
+    """Read the exception of a refresh without a waiting caller: the next check tries again."""
     if not task.cancelled():
         task.exception()

@@ -1,8 +1,8 @@
 """Dead letters on SQS: messages in the dead-letter queue, each with its reason and place in an attribute.
 
-SQS can't look a message up. So each listing, redrive or purge receives all dead letters and gives back those
-that it doesn't take: one call for every ten, and one more to give them back. Meanwhile they are hidden from
-other readers. One scan sees at most ``SCAN_MAX`` dead letters.
+SQS can't find a single message. So each listing, redrive or purge receives all dead letters and gives back
+the others: one call for every ten, and one more to give them back. Meanwhile they are hidden from other
+readers. One scan reads ``SCAN_MAX`` dead letters at most.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SCAN_MAX = 10_000
 SCAN_WAIT_S = 1
 SCAN_VISIBILITY_S = 120.0
 IN_VAIN_MAX = 3
-"""After so many calls that brought only known dead letters, the scan ends."""
+"""Calls in a row with only known dead letters, after which the scan ends."""
 
 SCAN_CALLS = 8
 """Calls under way at once to give letters back."""
 
 RETENTION_MAX_S = 14 * 24 * 3600
-"""SQS itself drops what is older."""
+"""Seconds after which SQS itself drops messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class DeadLetters:
         taken: list[HeldDeadLetter] = []
         others: list[str] = []
         try:
-            async for found in self._look():
+            async for found in self._scan():
                 if wanted(found):
                     taken.append(found)
                 else:
@@ -140,8 +140,8 @@ class DeadLetters:
             with contextlib.suppress(HoldfastError):
                 await asyncio.shield(self._give_back(others))
 
-    async def _look(self) -> AsyncIterator[HeldDeadLetter]:
-        """Receive every letter there is, each once."""
+    async def _scan(self) -> AsyncIterator[HeldDeadLetter]:
+        """Receive every letter once."""
         seen: set[str] = set()
         in_vain = 0
         while len(seen) < SCAN_MAX:
@@ -153,7 +153,7 @@ class DeadLetters:
             for message in new:
                 seen.add(message.message_id)
                 yield self._read(message)
-        log.warning("more dead letters than one scan sees", queue=self.dead.name, seen=len(seen))
+        log.warning("scan limit of dead letters reached", queue=self.dead.name, seen=len(seen))
 
     async def _give_back(self, receipts: Sequence[str]) -> None:
         limit = asyncio.Semaphore(SCAN_CALLS)
@@ -167,15 +167,15 @@ class DeadLetters:
     def _read(self, message: SqsMessage) -> HeldDeadLetter:
         body, attributes, said = decode(message)
         try:
-            told = msgspec.json.decode(said, type=dict[str, Any])
-            letter = msgspec.convert({"body": body, "attributes": attributes} | told, DeadLetter)
+            record = msgspec.json.decode(said, type=dict[str, Any])
+            letter = msgspec.convert({"body": body, "attributes": attributes} | record, DeadLetter)
             return HeldDeadLetter(letter, message.receipt_handle, "")
         except (*UNREADABLE, TypeError):
             pass  # the queue itself moved it here, or another program
         group = message.attributes.get("MessageGroupId", "")
         number = message.attributes.get("SequenceNumber", "")
         letter = DeadLetter(
-            # Letters are sorted by id where they tell no seq: those of a group keep the order of the queue.
+            # Letters without a seq are sorted by id: letters of one group keep the order of the queue.
             id=f"sqs/{number:0>20}/{message.message_id}" if number else f"sqs/{message.message_id}",
             body=body,
             attributes=attributes,
@@ -194,7 +194,7 @@ COUNTS = (
 
 
 def _entry(letter: DeadLetter, at: float) -> Entry:
-    """A letter as a message; its detail is cut from the front to what fits."""
+    """Return a letter as a message; its detail is cut from the front to what fits."""
     said = {
         name: getattr(letter, name) for name in letter.__struct_fields__ if name not in ("body", "attributes")
     } | {"at": at}

@@ -1,4 +1,4 @@
-"""One object on its way here, over as many tries as it takes."""
+"""The download of one object, over several tries."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CHECKSUMS: dict[str, Callable[[bytes], bytes]] = {
     "x-amz-checksum-sha256": lambda data: hashlib.sha256(data).digest(),
     "x-amz-checksum-sha1": lambda data: hashlib.sha1(data, usedforsecurity=False).digest(),
 }
-"""Those of S3's checksums that are quick to compute here."""
+"""The checksums of S3 that are quick to compute here."""
 
 
 class Download:
-    """Reads answers to GetObject. A try asks for what is missing still, of the very same object; where the
-    server can't say that it is the same, all is read again."""
+    """Reads answers to GetObject. A further try asks for the missing part of the same object; if the server
+    can't confirm that it is the same, everything is read again."""
 
     def __init__(self, url: str, max_bytes: int) -> None:
         self._url = url
@@ -35,7 +35,7 @@ class Download:
 
     @property
     def size(self) -> int:
-        """Bytes that are here."""
+        """The bytes received so far."""
         return self._data.tell()
 
     def forget(self) -> None:
@@ -46,7 +46,7 @@ class Download:
         self._checksums: dict[str, str] = {}
 
     def body(self) -> bytes:
-        """The object, once a try has ended well."""
+        """Return the object, once a try has ended well."""
         return self._data.getvalue()
 
     def headers(self) -> Mapping[str, str]:
@@ -56,7 +56,7 @@ class Download:
         return {"x-amz-checksum-mode": "ENABLED"}
 
     async def read(self, response: aiohttp.ClientResponse) -> None:
-        """Raises TooLarge, and OSError for what may be well at another try."""
+        """Read an answer. Raises TooLarge, and OSError if another try may succeed."""
         if response.status == 206:
             self._check_continues(response)
         else:

@@ -19,7 +19,7 @@ from holdfast.errors import TooLarge
 from holdfast.services.aws.sqs import SqsMessage
 
 MESSAGE_BYTES = 1024**2
-"""What a message may have with its attributes, and a batch in all."""
+"""The largest message with its attributes, and the largest batch, in bytes."""
 
 MAX_BYTES = 720 * 1024
 """The largest body: as base64 it leaves 64 KiB for attributes."""
@@ -33,10 +33,10 @@ PLAIN_MAX = 10 - len(OURS)
 TRACE_HEADER = re.compile(
     r"(?:^|;)\s*Root=1-([0-9a-f]{8})-([0-9a-f]{24})\b.*?;\s*Parent=([0-9a-f]{16})\b", re.IGNORECASE
 )
-"""What AWS X-Ray writes beside the ten attributes of a message, in ``AWSTraceHeader``."""
+"""The form of ``AWSTraceHeader``, which AWS X-Ray adds beside the ten attributes."""
 
 ODD_CHARACTER = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd]")
-"""Characters that aren't sent unchanged. SQS takes those over U+FFFF, but not all compatible servers do."""
+"""Characters that aren't sent unchanged. SQS accepts those over U+FFFF, but some compatible servers don't."""
 
 NAME = re.compile(r"(?!aws\.|amazon\.)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.IGNORECASE)
 NAME_MAX = 256
@@ -45,10 +45,10 @@ Entry = dict[str, Any]
 
 
 def encode(body: bytes, attributes: Mapping[str, str], letter: str = "") -> Entry:
-    """The entry of a batch that sends a message; ``letter`` is JSON."""
+    """Return the entry of a batch that sends a message; ``letter`` is JSON."""
     text, marks = _text(body)
     plain = [name for name, value in attributes.items() if _fits(name, value)]
-    plain.sort(key=TRACEPARENT.__ne__)  # first, for other programs are to find it
+    plain.sort(key=TRACEPARENT.__ne__)  # first: other programs read it
     del plain[PLAIN_MAX:]
     for name in plain:
         marks[name] = attributes[name]
@@ -65,8 +65,8 @@ def encode(body: bytes, attributes: Mapping[str, str], letter: str = "") -> Entr
 
 
 def decode(message: SqsMessage) -> tuple[bytes, dict[str, str], str]:
-    """Body, attributes and letter of a message. Whatever foreign producers sent arrives as it is: the
-    values of numbers as text, those of binary attributes as base64."""
+    """Return body, attributes and letter of a message. Messages of other producers arrive unchanged: numbers
+    as text, binary attributes as base64."""
     found = {
         name: value.string_value if value.string_value is not None else value.binary_value or ""
         for name, value in message.message_attributes.items()
@@ -82,14 +82,14 @@ def decode(message: SqsMessage) -> tuple[bytes, dict[str, str], str]:
             del found[PACKED]
             found |= packed
     except (*UNREADABLE, AttributeError):
-        pass  # not of our making: it stays as it is
+        pass  # made by another program: unchanged
     if TRACEPARENT not in found and (header := message.attributes.get("AWSTraceHeader")):
         found |= _traced(header)
     return body, found, letter
 
 
 def size(entry: Entry) -> int:
-    """Bytes of a message as SQS counts them."""
+    """Return the bytes of a message as SQS counts them."""
     attributes = entry.get("MessageAttributes", {})
     return len(entry["MessageBody"].encode()) + sum(
         len(name) + len(value["DataType"]) + len(value["StringValue"].encode())
@@ -98,9 +98,8 @@ def size(entry: Entry) -> int:
 
 
 def batches(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """The same entries in as few calls as take them, in order. Raises TooLarge for one that none takes.
-
-    A FIFO group has one entry a call: had it two, the second might be taken where the first failed."""
+    """Split entries into as few calls as possible, in order. Raises TooLarge for an entry over the limit. A
+    call has one entry of a FIFO group at most: of two, the second might succeed where the first failed."""
     split: list[list[Entry]] = []
     groups: set[str] = set()
     room = 0
@@ -121,7 +120,7 @@ def batches(entries: Sequence[Entry]) -> list[list[Entry]]:
 
 
 def _traced(header: str) -> dict[str, str]:
-    """The ``traceparent`` of a message whose producer had no room for one."""
+    """Return the ``traceparent`` in the X-Ray header of a message without one."""
     found = TRACE_HEADER.search(header)
     if found is None:
         return {}

@@ -41,8 +41,8 @@ class S3Objects:
     """Objects in a bucket, below a prefix if the URL names one. Objects of any bucket can be read.
 
     An object's URL is ``s3://bucket/key``, the key percent-encoded. Region, endpoint, credentials and the
-    number of tries are found as AWS's own tools find them. Nothing is imported from botocore, resolved or
-    opened before the first call; all calls are made in one event loop.
+    number of tries are found as AWS's own tools find them. botocore is imported, and everything is resolved
+    and opened, at the first call. All calls are made in one event loop.
 
     Args:
         url: ``s3://bucket[/prefix]``, where objects are put; ``s3://`` for a store that is only read.

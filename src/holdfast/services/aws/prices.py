@@ -1,6 +1,6 @@
 """The list prices of calls to SQS and S3 in us-east-1, in dollars for a million.
 
-SQS counts each 64 KiB of a call as one; so large calls cost more than is said here.
+SQS counts each 64 KiB of a call as one, so large calls cost more.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 POLL_MAX_S = 20.0
 CLOSE_S = 5.0
-"""How much longer than its longest poll a queue takes to close."""
+"""Seconds beyond its longest poll that closing a queue may take."""
 
 DELAY_MAX_S = 15 * 60.0
 LINGER_S = 0.1
@@ -38,8 +38,8 @@ RECEIVES_MAX = 16
 class SqsQueue:
     """One queue and its dead-letter queue, which must exist.
 
-    A receive under way is never cut off, because its messages would stay hidden. After it is woken, cancelled
-    or closed, its call goes on for up to ``poll_max_s`` and gives back what it brings.
+    A receive under way is never aborted, because its messages would stay hidden. When it is woken, cancelled
+    or closed, its call continues for up to ``poll_max_s`` and gives back its messages.
 
     Args:
         sqs: the service; it stays open when the queue is closed.
@@ -118,7 +118,7 @@ class SqsQueue:
         return await self._channel.hide(receipts, visibility_s)
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
-        """As the port says; a standard queue never tells that a receipt is stale."""
+        """As the port says. A standard queue reports no stale receipts."""
         check_batch(receipts, self.max_batch)
         return await self._channel.delete(receipts)
 
@@ -143,8 +143,8 @@ class SqsQueue:
             await (await self._dead_letters()).bury(letters)
 
     async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
-        """As the port says, by receiving all there are. Beside those of ours there are those that the queue
-        itself moved, after as many receives as its redrive policy allows."""
+        """As the port says, by receiving all of them. They include messages that the queue itself moved after
+        the receives that its redrive policy allows."""
         return await (await self._dead_letters()).page(limit, after, key)
 
     async def redrive(self, ids: Sequence[str]) -> int:
@@ -154,7 +154,7 @@ class SqsQueue:
         return await (await self._dead_letters()).purge(ids) if ids else 0
 
     async def expire(self, dead_before: float) -> int:
-        """As the port says. What is older than 14 days SQS has dropped by itself: that costs no call."""
+        """As the port says. SQS itself drops messages after 14 days: for these no call is made."""
         return await (await self._dead_letters()).expire(dead_before)
 
     async def close(self) -> None:
@@ -212,16 +212,16 @@ class SqsQueue:
         elif error := polling.exception():
             if not answer.done():
                 answer.set_exception(error)
-        elif answer.done():  # nobody waits any more
+        elif answer.done():  # its caller is gone
             self._return(polling.result())
         else:
             answer.set_result(polling.result())
 
     def _return(self, messages: Sequence[SqsMessage]) -> None:
-        """Give back, in the background, messages that nobody waits for."""
+        """Give back, in the background, messages whose caller is gone."""
 
         async def give_back() -> None:
-            with contextlib.suppress(HoldfastError):  # they show again when their visibility has passed
+            with contextlib.suppress(HoldfastError):  # they show again after their visibility
                 await self._channel.hide([message.receipt_handle for message in messages], 0)
 
         if messages:
@@ -242,7 +242,7 @@ class SqsQueue:
         )
 
     async def _dead_letters(self) -> DeadLetters:
-        """The dead letters, in the queue that the redrive policy names, or else the name."""
+        """Return the dead letters, in the queue that the redrive policy names, or else the name."""
         if self._known_dead_letters is None:
             policy = RedrivePolicy.of(await self._channel.attributes("RedrivePolicy"))
             dead = await self._sqs.queue_url(*policy.target(self._channel.name))

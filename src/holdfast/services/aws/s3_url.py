@@ -45,7 +45,7 @@ def parse(url: str, setting: str = "objects_url") -> Spot:
 
 
 def locate(url: str) -> Spot:
-    """The place that an object's URL names. Raises InvalidMessage if it names none."""
+    """Return the place that an object's URL names. Raises InvalidMessage if it names none."""
     bucket, _, path = url.removeprefix("s3://").partition("/")
     if not url.startswith("s3://") or not BUCKET.fullmatch(bucket) or not path:
         raise InvalidMessage(f"{url!r} is not an object's URL here; they are like s3://bucket/key")

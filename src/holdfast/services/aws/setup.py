@@ -1,4 +1,4 @@
-"""The queues of an app's streams, made, checked and permitted together."""
+"""The setup of the queues of an app's streams: creation, checks, and the rights that they need."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ class SqsSetup:
         return await check_queue(self._sqs, self._url.queue(stream), visibility_s=visibility_s)
 
     async def lacking(self, stream: str) -> str:
-        """Return in words what is missing beside a stream's queue; "" if nothing is. What can't be asked now,
-        or not by these credentials, counts as there. Raises ConfigError if what is missing is the queue
-        itself, the region, or credentials that are accepted."""
+        """Return a description of what is missing for a stream's queue; "" if nothing is. What can't be
+        checked now, or with these credentials, counts as present. Raises ConfigError if the queue itself, the
+        region, or accepted credentials are missing."""
         queue = self._url.queue(stream)
-        with _what_may_be_asked():
+        with _if_permitted():
             name, account = await self._dead_letter_queue(queue)
             try:
                 await self._sqs.queue_url(name, account)
             except NoSuchQueue:
                 return (
-                    f"queue {queue!r} has no dead-letter queue {name!r}: what can't be handled comes again"
-                    " and again until there is one; make it with 'holdfast queues create'"
+                    f"queue {queue!r} has no dead-letter queue {name!r}: a message that can't be handled is"
+                    " repeated until there is one; make it with 'holdfast queues create'"
                 )
         return ""
 
@@ -98,8 +98,8 @@ class SqsSetup:
 
 
 @contextlib.contextmanager
-def _what_may_be_asked() -> Iterator[None]:
-    """Passes over what is not allowed, or not reached at present."""
+def _if_permitted() -> Iterator[None]:
+    """Ignore refusals for lack of rights, and outages."""
     try:
         yield
     except (Unavailable, OutcomeUnknown):
@@ -111,7 +111,7 @@ def _what_may_be_asked() -> Iterator[None]:
 
 def object_statements(bucket: str, prefix: str, region: str = ANY) -> list[dict[str, Any]]:
     """Return the IAM statements of what a node must be allowed on its objects; on every bucket, and only to
-    read, if none is named. (To whom may not list a bucket, an object that isn't there is forbidden.)"""
+    read, if none is named. (Without the right to list a bucket, a missing object looks forbidden.)"""
     arn, below = (
         f"arn:{partition(region)}:s3:::{bucket or ANY}",
         f"{prefix.strip('/')}/" if prefix.strip("/") else "",
@@ -124,7 +124,7 @@ def object_statements(bucket: str, prefix: str, region: str = ANY) -> list[dict[
 
 
 def partition(region: str) -> str:
-    """The part of AWS that a region is in, as ARNs name it."""
+    """Return the part of AWS that a region is in, as ARNs name it."""
     for prefix in ("cn", "us-gov"):
         if region.startswith(f"{prefix}-"):
             return f"aws-{prefix}"

@@ -122,7 +122,8 @@ class Sqs:
     async def batch(
         self, operation: str, queue: str, entries: Sequence[dict[str, Any]], timeout_s: float = ANSWER_S
     ) -> tuple[dict[int, BatchDone], dict[int, Failed]]:
-        """Make one call for up to ten entries, and again for those that failed for no fault of theirs.
+        """Make one call for up to ten entries, and another one for entries that failed through no fault of
+        their own.
 
         Returns the result of each entry by its index. Temporary failures are included after the last try.
         Adds ``Id`` to the entries."""
@@ -152,7 +153,7 @@ class Sqs:
         return done, failed
 
     async def queue_url(self, name: str, account: str = "") -> str:
-        """The URL of the queue ``name``. Raises ConfigError if there is none."""
+        """Return the URL of the queue ``name``. Raises ConfigError if there is none."""
         request = {"QueueName": name} | ({"QueueOwnerAWSAccountId": account} if account else {})
         try:
             return (await self.call("GetQueueUrl", name, request, QueueUrl)).queue_url
@@ -162,25 +163,25 @@ class Sqs:
             raise
 
     async def no_queue(self, queue: str) -> NoSuchQueue:
-        """The error for a queue, given by name or URL, that isn't there."""
+        """Return the error for a queue, given by name or URL, that isn't there."""
         region = (await self.client.place()).region
         return NoSuchQueue(
-            f"there is no SQS queue {queue!r} in {region}: make it with 'holdfast queues create', or look"
-            " whether the region and the account are those of the queue"
+            f"there is no SQS queue {queue!r} in {region}: make it with 'holdfast queues create', or check"
+            " whether region and account are right"
         )
 
     async def attributes(self, queue: str, *names: str) -> dict[str, str]:
-        """Attributes of a queue, all of them if none is named."""
+        """Return attributes of a queue, all of them if none is named."""
         request = {"QueueUrl": queue, "AttributeNames": names or ("All",)}
         return (await self.call("GetQueueAttributes", queue, request, QueueAttributes)).attributes
 
 
 class NoSuchQueue(ConfigError):
-    """There is no queue of that name."""
+    """The queue doesn't exist."""
 
 
 def not_done(operation: str, queue: str, failed: dict[int, Failed], of: int) -> Exception:
-    """The error for entries that failed for good."""
+    """Return the error for entries that failed for good."""
     first = next(iter(failed.values()))
     text = f"sqs:{operation} on {queue}: {len(failed)} of {of} failed ({first.code}: {first.message or ''})"
     if any(item.is_final for item in failed.values()):

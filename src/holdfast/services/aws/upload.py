@@ -47,7 +47,7 @@ class MultipartUpload:
         self._spot = spot
 
     async def begin(self, headers: Mapping[str, str]) -> None:
-        """Begin the upload. ``headers`` are those of the object."""
+        """Begin the upload. ``headers`` belong to the object."""
         answer = await self._call("CreateMultipartUpload", self._spot, "POST", "uploads=", headers=headers)
         found = UPLOAD_ID.search(answer.body)
         if found is None:

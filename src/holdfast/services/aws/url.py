@@ -27,7 +27,7 @@ class SqsUrl:
     pattern: str
 
     def queue(self, stream: str) -> str:
-        """The name, or the URL, of a stream's queue. Raises ConfigError if SQS allows no such name."""
+        """Return the name, or the URL, of a stream's queue. Raises ConfigError if SQS allows no such name."""
         if self.pattern.startswith("http"):
             return self.pattern
         name = self.pattern.replace(STREAM, stream)
@@ -41,7 +41,10 @@ class SqsUrl:
 
 def parse(url: str, setting: str = "queue_url") -> SqsUrl:
     """Parse the URL that ``setting`` holds. Raises ConfigError."""
-    given, url = url, url.removeprefix("sqs+")  # that tells a queue's own URL from one of a web server
+    given, url = (
+        url,
+        url.removeprefix("sqs+"),
+    )  # it marks a queue's own URL
     try:
         parts = urlsplit(url)
     except ValueError:

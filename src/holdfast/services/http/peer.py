@@ -2,11 +2,11 @@
 
 ``POST /v1/peer`` carries a MessagePack request and its reply. ``GET /v1/peer/presence?member=ID`` is answered
 and not finished while that membership is alive here, so that a reader sees at once when the process ends.
-Presence is the same in every protocol version, so a newer node isn't taken for dead.
+Presence is the same in every protocol version, so a newer node isn't considered dead.
 
-A request names the version of the protocol that it is written in; an answer names all that its node speaks. A
-node refuses other versions before it reads the request, which is then sent again in the highest common one. A
-caller remembers which nodes are older than itself.
+A request names the version of its protocol; an answer names all versions of its node. A node refuses other
+versions before it reads the request, which is then sent again in the highest common one. A caller remembers
+which nodes are older than itself.
 
 A caller must know whether a request may have had an effect, so the sending of its first byte is noted. A
 failure before it is Unavailable, a failure after it is OutcomeUnknown, and an answer that refuses means that
@@ -73,12 +73,12 @@ MEDIA_TYPE = "application/msgpack"
 MAX_BODY_BYTES = 64 * 1024 * 1024
 BACKLOG = 1024
 BODY_S = 60.0
-"""How long a request of another node may take to arrive."""
+"""Seconds within which a request of another node must arrive."""
 CONNECT_TIMEOUT_S = 5.0
 GONE_AGAIN = Backoff(1.0, 15.0)
 CLOSE_TIMEOUT_S = 1.0
 LEAST_S = 0.001
-"""What is left for a second try at least: a timeout of 0 would be none."""
+"""Seconds for a second try at least: a timeout of 0 would mean no limit."""
 REASON_BYTES_MAX = 8192
 REASON_CHARS_MAX = 500
 
@@ -137,7 +137,7 @@ class HttpPeer:
         self._trust = PeerTrust(settings.tls) if settings.tls is not None else None
         self._routes: list[web.AbstractRouteDef] = []
         self._ready = ready
-        # One without any connection is false, as all that is empty.
+        # Connections without any connection are false.
         self._connections = connections if connections is not None else Connections(clock, CONNECTIONS_MAX)
         self._speaks = speaks
         self._older: dict[str, int] = {}
@@ -160,7 +160,7 @@ class HttpPeer:
     async def serve(self, handler: Handler) -> str:
         """Start to answer calls; returns the URL at which others reach this node.
 
-        Raises ConfigError if the address can't be bound, needs a secret, or can't be told to others."""
+        Raises ConfigError if the address can't be bound, needs a secret, or can't be published."""
         self._check_exposure()
         context = None
         if self._settings.tls is not None:
@@ -188,7 +188,7 @@ class HttpPeer:
             access_log=None,
             handler_cancellation=True,
             shutdown_timeout=CLOSE_TIMEOUT_S,
-            auto_decompress=False,  # whoever reads a body says how much of it may be held
+            auto_decompress=False,  # each reader of a body sets its own limit
         )
         await runner.setup()
         assert runner.server is not None
@@ -228,8 +228,8 @@ class HttpPeer:
         return reply
 
     async def _post(self, address: str, body: bytes, timeout_s: float) -> Reply | None:
-        """Send a request in the version that the node is known to speak. Return None if it isn't taken
-        because the node speaks another one, which is known from then on."""
+        """Send a request in the version that the node is known to speak. Return None if the node speaks
+        another one, which is noted."""
         version = self._older.get(address, self._speaks.newest)
         progress = SimpleNamespace(sent=False)
         try:
@@ -243,7 +243,7 @@ class HttpPeer:
                 trace_request_ctx=progress,
             ) as response:
                 return await self._reply(address, response)
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # the last from an address that is none
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: not an address
             why = f"no answer in {timeout_s} s" if isinstance(error, TimeoutError) else _words(error)
             if not progress.sent:
                 refused = getattr(error, "errno", None) == errno.ECONNREFUSED
@@ -265,7 +265,7 @@ class HttpPeer:
     async def _is_gone(self, address: str, member: str) -> bool:
         """Read the presence to its end; return False if that shows nothing."""
         if self._in_the_clear(address):
-            log.warning("a node is not called without TLS", address=address, why=NO_TLS)
+            log.warning("cannot call node without TLS", address=address, error=NO_TLS)
             return False
         try:
             async with self._client().get(
@@ -277,18 +277,16 @@ class HttpPeer:
             ) as response:
                 busy = response.status == 503  # refused before the request was read
                 if response.status == 404 or (VERSION_HEADER not in response.headers and not busy):
-                    return True  # the port is someone else's now, or the membership is over
+                    return True  # another program has the port now, or the membership is over
                 if response.status != 200:
-                    log.warning(
-                        "a node does not say whether it is there", why=await _refusal(address, response)
-                    )
+                    log.warning("presence refused", address=address, error=await _refusal(address, response))
                     return False
                 await response.content.read()
         except (aiohttp.ClientError, OSError, ValueError) as error:
             if self._closing.is_set():
                 raise Unavailable(f"this peer closed before {address} was gone") from error
             if _is_own_failure(error):
-                log.warning("can't tell whether a node is gone", address=address, why=_words(error))
+                log.warning("cannot check presence", address=address, error=_words(error))
                 return False
         return True
 
@@ -308,12 +306,12 @@ class HttpPeer:
 
     async def _on_call(self, request: web.Request) -> web.Response:
         self._admit(request)
-        told = request.headers.get(VERSION_HEADER)
-        asked = parse_versions(told)
+        named = request.headers.get(VERSION_HEADER)
+        asked = parse_versions(named)
         if asked is None or self._speaks.common(asked) != asked.newest:
             raise _refuse(
                 web.HTTPUpgradeRequired,
-                f"this node speaks peer protocol {self._speaks}, the request is in {told or 'none'}",
+                f"this node speaks peer protocol {self._speaks}, the request is in {named or 'none'}",
             )
         try:
             message = self._requests.decode(await self._body(request))
@@ -389,7 +387,7 @@ class HttpPeer:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._closing.is_set():
-            raise Unavailable("this node is closing and makes no more calls")
+            raise Unavailable("this node is closing and makes no calls")
         if self._trust is not None:
             self._trust.look()
         if self._session is None:
@@ -455,7 +453,7 @@ class HttpPeer:
             )
         if _is_wildcard(host) and not self._settings.advertise:
             raise ConfigError(
-                f"host {host!r} listens on every address, so other nodes must be told which one to use:"
+                f"host {host!r} listens on every address, so other nodes need one of them:"
                 " set advertise to this machine's name or address"
             )
 
@@ -506,8 +504,8 @@ async def _refusal(address: str, response: aiohttp.ClientResponse) -> str:
 
 
 def _is_own_failure(error: Exception) -> bool:
-    """Return True if the error says nothing about the called node, such as for a wrong address. A certificate
-    that isn't accepted doesn't either: a process that presents a certificate runs."""
+    """Return True if the error shows nothing about the called node, such as a wrong address. A rejected
+    certificate shows that a process runs."""
     foreign = aiohttp.ClientConnectorDNSError | aiohttp.ClientSSLError | ValueError
     return isinstance(error, foreign) or getattr(error, "errno", None) in OWN_FAILURES
 

@@ -122,7 +122,7 @@ class MemoryCoordinator:
             raise membership_lost(member)
 
     def _standing(self, key: str) -> Claim | None:
-        """The claim on a key, if its membership lives."""
+        """Return the claim on a key, if its membership lives."""
         self._lapse()
         claim = self._claims.get(key)
         return claim if claim and claim.member in self._memberships else None

@@ -26,8 +26,8 @@ class MemoryPeerServer:
     """Calls in order of age, in which they are dropped. A set would have another order in each run."""
 
     async def answer(self, request: Request, clock: Clock, timeout_s: float) -> Reply:
-        """The handler's reply. Raises Unavailable if the handler refuses, OutcomeUnknown if there is no
-        reply in time."""
+        """Return the handler's reply. Raises Unavailable if the handler refuses, OutcomeUnknown if there is
+        no reply in time."""
         call = asyncio.get_running_loop().create_task(
             _run(self.handler, request), context=self.context.copy()
         )
@@ -51,7 +51,7 @@ class MemoryPeerServer:
         return call.result()
 
     def drop(self) -> None:
-        """Close connections, answer nothing more."""
+        """Close connections and answer no further call."""
         self.closed.set()
         for call in list(self.calls):
             call.cancel()
@@ -104,7 +104,7 @@ class MemoryPeer:
             await self._network.fault(self.address, address, request)
         server = self._network.find(address)
         if server is None:
-            raise NobodyThere(f"nobody listens at {address}")
+            raise NobodyThere(f"no node listens at {address}")
         return await server.answer(request, self._network.clock, timeout_s)
 
     async def gone(self, address: str, member: str) -> None:

@@ -397,7 +397,7 @@ class MemoryQueue:
         return taken
 
     def _unlocked(self, visible: list[Stored]) -> list[Stored]:
-        """Those whose key has nothing in flight, where the queue keeps order."""
+        """Return those whose key has nothing in flight, where the queue keeps order."""
         if not self.fifo:
             return visible
         locked = {m.key for n, m in self.messages.items() if m.key and not self._is_visible(n)}
@@ -429,7 +429,8 @@ class MemoryQueue:
         return message.receipt != receipt
 
     def _resolve(self, receipts: Sequence[str]) -> tuple[list[Stored], list[str]]:
-        """The messages whose deliveries the receipts stand for, and the receipts that stand for none."""
+        """Return the messages whose deliveries the receipts stand for, and the receipts that stand for
+        none."""
         check_batch(receipts, self.max_batch)
         standing: list[Stored] = []
         stale: list[str] = []

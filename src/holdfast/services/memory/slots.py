@@ -171,7 +171,7 @@ class MemorySlot:
             call.loading = loading
 
     def _at_work(self, stream: str, key: str) -> SlotCall | None:
-        """The call that is at work for a key, if there is one. It advances."""
+        """Return the call that is at work for a key, if there is one. It advances."""
         given = self._given[0] if self._given else None
         if given is None or given.lane != (stream, key):
             return None

@@ -18,7 +18,7 @@ from holdfast.system.bell import Bell
 
 
 class OpenRecord(msgspec.Struct, frozen=True):
-    """An attempt to open. ``before`` stood; ``after`` stands now, or None: it was refused."""
+    """An attempt to open, with the checkpoint before and after; ``after`` is None if it was refused."""
 
     at: float
     key: str
@@ -50,7 +50,7 @@ class CommitRecord(msgspec.Struct, frozen=True):
 
 
 class Forgot(msgspec.Struct, frozen=True):
-    """The last writes are gone: what has happened after ``since`` never was."""
+    """The loss of the last writes: everything after ``since`` is undone."""
 
     at: float
     since: float
@@ -194,7 +194,7 @@ class MemoryState:
         self._bell.ring()
 
     def rewind(self, seconds: float) -> None:
-        """Forget the last writes, as where a server's replica takes over. No epoch is issued again."""
+        """Forget the last writes, as when a server's replica takes over. No epoch is issued again."""
         now = self._clock.monotonic()
         since, forgotten = now - seconds, set[tuple[str, int, str]]()
         for event in reversed(self.history):

@@ -1,8 +1,8 @@
-"""Slots for tasks without processes: coroutines in the loop at hand, for the simulator.
+"""Slots for tasks without processes: coroutines in the present event loop, for the simulator.
 
 What a handler does to its process is left to ``before``, which runs ahead of every attempt and may sleep in
-virtual time (a slow handler), raise (a failing one), wait for ever (a hung one that can be told to end),
-call ``deafen`` on the slot first (one that can't), or call ``die`` on it (a crash).
+virtual time (a slow handler), raise (a failing one), wait for ever (a hung one that can be cancelled), call
+``deafen`` on the slot first (one that can't), or call ``die`` on it (a crash).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Before = Callable[["MemoryTaskSlot", Attempt], Awaitable[None]]
 
 
 class MemoryTaskSlot:
-    """One simulated child: it takes attempts from its tray, one after another."""
+    """One simulated child: it runs the attempts of its buffer one after another."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class MemoryTaskSlot:
 
     @property
     def number(self) -> int:
-        """That of the attempt at work, 0 if there is none."""
+        """The number of the running attempt, 0 for none."""
         return self._at_hand[0] if self._at_hand is not None else 0
 
     def offer(self, number: int, attempt: Attempt) -> bool:
@@ -114,7 +114,7 @@ class MemoryTaskSlot:
                     task.cancel()
 
     def deafen(self) -> None:
-        """From now on it can't be told to end, like a process that hangs in C code."""
+        """Make it ignore cancellation, like a process that hangs in C code."""
         self._deaf = True
 
     # As the worker's host.

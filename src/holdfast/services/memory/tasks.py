@@ -75,7 +75,7 @@ class MemoryTasks(TaskStore):
     Args:
         clock: its time.
         history: where attempts go; share one list between services to have one order of all events.
-        queues: those that are kept beside it, by name.
+        queues: the queues in the same database, by name.
     """
 
     def __init__(

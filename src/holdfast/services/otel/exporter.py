@@ -28,7 +28,7 @@ from holdfast.registration.entry_points import DISTRIBUTION
 from holdfast.services.otel.collector import CollectorState
 
 PATH = "/v1/traces"
-"""The path of a collector that is named without one."""
+"""The path where the URL of a collector has none."""
 
 WAITING_MAX = 8192
 BATCH_MAX = 512
@@ -42,7 +42,7 @@ CLOSE_S = 2.0
 """How long what waits at the end may take to be exported."""
 
 NOISY = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
-"""The exporter's own log, which tells of each try that fails."""
+"""The exporter's own log, which reports each failed try."""
 
 SCOPES_MAX = 100
 
@@ -162,7 +162,7 @@ class OtlpExporter:
             self.exported += len(spans)
         else:
             self.dropped += len(spans)
-        self._collector.told(done)
+        self._collector.note(done)
 
     def _readable(self, batch: Iterable[SpanRecord]) -> Iterable[ReadableSpan]:
         for span in batch:
@@ -170,7 +170,7 @@ class OtlpExporter:
                 yield self._as_readable(span)
             except (ValueError, KeyError, TypeError) as error:  # a slot's, which user code may have changed
                 self.dropped += 1
-                self._log.debug("a span could not be read", error=str(error))
+                self._log.debug("cannot read span", error=str(error))
 
     def _as_readable(self, span: SpanRecord) -> ReadableSpan:
         context = _context(span.trace_id, span.span_id, is_remote=False)
@@ -195,7 +195,7 @@ class OtlpExporter:
 
 
 def scope_of(name: str = HOLDFAST) -> InstrumentationScope:
-    """Return who makes spans or metrics, as collectors are told of it."""
+    """Return the scope: the library that makes spans or metrics."""
     if name != HOLDFAST:
         return InstrumentationScope(name)
     return InstrumentationScope(name, version(DISTRIBUTION), SCHEMA_URL)

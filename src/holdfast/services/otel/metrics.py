@@ -1,7 +1,7 @@
 """Exports metrics by OTLP over HTTP, with the official exporter, in threads: the event loop never waits for
 it.
 
-They are those of the page of metrics, with the same names and labels. Counters and histograms count from the
+They have the same names and labels as on the page of metrics. Counters and histograms count from the
 start of the program.
 """
 
@@ -41,15 +41,15 @@ PATH = "/v1/metrics"
 """The path of a collector that is named without one."""
 
 NOISY = "opentelemetry.exporter.otlp.proto.http.metric_exporter"
-"""The exporter's own log, which tells of each try that fails."""
+"""The exporter's own log, which reports each failed try."""
 
 CUMULATIVE = AggregationTemporality.CUMULATIVE
 
 
 class OtlpMetrics:
-    """Brings the metrics of ``registry`` to the collector at ``url``, every ``every_s``. ``before`` is
-    awaited before they are read, for what services have to be asked. ``resource`` says whose they are, by the
-    names of OpenTelemetry's semantic conventions."""
+    """Sends the metrics of ``registry`` to the collector at ``url`` every ``every_s``. ``before`` is awaited
+    before they are read, to update the metrics that come from services. ``resource`` names their source, by
+    OpenTelemetry's semantic conventions."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class OtlpMetrics:
 
     async def _push(self) -> None:
         try:
-            self._collector.told(await self._export())
+            self._collector.note(await self._export())
         except Exception as error:  # noqa: BLE001 - a source may raise anything, or no thread be started
             self._collector.not_sent(error)
 
@@ -105,11 +105,11 @@ class OtlpMetrics:
         now_ns = int(self._clock.wall() * 1e9)
         metrics = [metric for family in self._registry.collect() for metric in self._metrics(family, now_ns)]
         scope = scope_of()
-        told = ResourceMetrics(self._resource, [ScopeMetrics(scope, metrics, scope.schema_url or "")], "")
-        return await _in_thread(lambda: self._exporter.export(MetricsData([told])))
+        resource = ResourceMetrics(self._resource, [ScopeMetrics(scope, metrics, scope.schema_url or "")], "")
+        return await _in_thread(lambda: self._exporter.export(MetricsData([resource])))
 
     def _metrics(self, family: Family, now_ns: int) -> Iterable[Metric]:
-        """The metric of one family, if there are any numbers of it."""
+        """Return the metric of one family, if there are any numbers of it."""
         if not family.samples:
             return
         text, began_ns = family.documentation, self._began_ns
@@ -128,7 +128,7 @@ class OtlpMetrics:
 
 
 def _histograms(family: Family, began_ns: int, now_ns: int) -> Iterable[HistogramDataPoint]:
-    """The histograms of a family, one for each set of labels."""
+    """Return the histograms of a family, one for each set of labels."""
     bounds: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}
     sums: dict[tuple[tuple[str, str], ...], float] = {}
     for sample in family.samples:
@@ -160,7 +160,7 @@ async def _in_thread(export: Callable[[], MetricExportResult]) -> bool:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[bool] = loop.create_future()
 
-    def tell(done: bool) -> None:
+    def settle(done: bool) -> None:
         if not future.done():
             future.set_result(done)
 
@@ -170,7 +170,7 @@ async def _in_thread(export: Callable[[], MetricExportResult]) -> bool:
         except Exception:  # noqa: BLE001 - a library may raise anything
             done = False
         with contextlib.suppress(RuntimeError):  # the loop is closed by now
-            loop.call_soon_threadsafe(tell, done)
+            loop.call_soon_threadsafe(settle, done)
 
     threading.Thread(target=work, name="holdfast-metrics", daemon=True).start()
     return await future

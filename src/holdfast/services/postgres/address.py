@@ -42,14 +42,14 @@ class PostgresAddress:
 
 def parse(url: str) -> PostgresAddress:
     """Read a URL such as ``postgresql://user@host,other/db?sslmode=verify-full``: libpq's own, with its
-    parameters, and besides
+    parameters and these:
 
     * ``schema``: the schema that holds all tables (``holdfast``);
     * ``pooled=yes``: connections go through a pooler, such as PgBouncer, that gives each transaction another
-      connection of the server. Then no statement is prepared, and nobody listens to notifications;
+      connection of the server. Then no statement is prepared, and no notification is received;
     * ``listen=HOST:PORT``: where to listen to notifications instead, past the pooler.
 
-    Of several hosts the one that takes writes is used, unless ``target_session_attrs`` says otherwise.
+    Of several hosts the writable one is used, unless ``target_session_attrs`` names another kind.
     Raises ConfigError.
     """
     parts = urlsplit(url)

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 
 def numbers(values: Iterable[float | bool | None]) -> str:
-    """An array of numbers."""
+    """Return an array of numbers."""
     return f"{{{','.join('NULL' if value is None else str(value) for value in values)}}}"
 
 
 def words(values: Iterable[str]) -> str:
-    """An array of texts that hold neither a quote nor a backslash, such as places of rows."""
+    """Return an array of texts that hold neither a quote nor a backslash, such as places of rows."""
     return '{"' + '","'.join(values) + '"}'

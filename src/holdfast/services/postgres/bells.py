@@ -1,8 +1,8 @@
-"""Bells: wake what waits for a topic, in this process at once, and in all others by NOTIFY.
+"""Bells: wake the waiters for a topic, in this process at once, and in all others by NOTIFY.
 
 A NOTIFY takes a lock of the whole database when its transaction commits. So none is part of a transaction
-that changes data: topics are gathered, and go together some milliseconds later. A ring may be lost (a
-connection that was made anew, a killed process), so waiters also look by themselves every ``SAFETY_S``.
+that changes data: topics are gathered, and go together some milliseconds later. A ring may be lost (a new
+connection, a killed process), so waiters also check every ``SAFETY_S``.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from holdfast.system.log import get_logger
 log = get_logger(__name__)
 
 SAFETY_S = 1.0
-"""How long a waiter relies on bells alone."""
+"""Seconds for which a waiter relies on bells alone."""
 
 EVERY_S = 0.005
-"""The least time between two notifications of one process."""
+"""Seconds between two notifications of one process at least."""
 
 AGAIN_S = 1.0
-"""The pause before a lost connection is made anew."""
+"""Seconds before a lost connection is replaced."""
 
 QUIET_S = 15.0
-"""A listener that hears nothing for so long asks whether the server is still there."""
+"""Seconds of silence after which the server is asked whether it is still there."""
 
 NAME_MAX_BYTES = 63
-"""PostgreSQL takes names up to this length."""
+"""The longest name that PostgreSQL takes."""
 
 CHANNEL_MAX_BYTES = 7000
 """PostgreSQL takes payloads of less than 8000 bytes."""
@@ -91,7 +91,7 @@ class PostgresBells:
         self.ring_here(topics)
         self._rung |= topics
         if self._rung and self._ringer is None:
-            self._ringer = asyncio.create_task(self._tell())
+            self._ringer = asyncio.create_task(self._send_rings())
 
     def ring_here(self, topics: Iterable[str]) -> None:
         """Wake what waits for these topics in this process."""
@@ -104,19 +104,19 @@ class PostgresBells:
         self.ring_here(list(self._waiting))
 
     async def close(self) -> None:
-        """Stop listening. What was rung is told first."""
+        """Stop listening, after all rings are sent."""
         if self._ringer is not None:
             await asyncio.wait([self._ringer])
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.wait([self._listener])
 
-    async def _tell(self) -> None:
+    async def _send_rings(self) -> None:
         try:
             while self._rung:
                 payloads = list(_payloads(self._name, self._rung))
                 self._rung = set()
-                with contextlib.suppress(HoldfastError):  # a lost ring: who waits looks by itself
+                with contextlib.suppress(HoldfastError):  # a lost ring: waiters check by themselves
                     await self._lane.read(lambda c: c.execute(NOTIFY, (self._channel, payloads)))  # noqa: B023
                 await self._clock.sleep(EVERY_S)
         finally:
@@ -125,7 +125,7 @@ class PostgresBells:
     # --- the listener
 
     async def _hear(self, listen_to: Callable[[], Awaitable[Connection]]) -> None:
-        told = False
+        warned = False
         while True:
             try:
                 connection = await listen_to()
@@ -133,7 +133,7 @@ class PostgresBells:
                     with limited(connection, QUIET_S):
                         await connection.execute(f'LISTEN "{self._channel}"')
                     self.hears.set()
-                    self.wake_all()  # what was rung meanwhile is not known
+                    self.wake_all()  # rings may have been missed
                     await self._hear_all(connection)
                 finally:
                     self.hears.clear()
@@ -141,9 +141,11 @@ class PostgresBells:
                     await connection.close()
             except Exception as error:  # noqa: BLE001 - nothing else would listen again
                 foreseen = isinstance(error, psycopg.Error | OSError | HoldfastError)
-                say = log.debug if foreseen or told else log.warning
-                say("postgres.listener_lost", error=str(error).strip())
-                told = told or not foreseen
+                if foreseen or warned:
+                    log.debug("listener connection lost", error=str(error).strip())
+                else:
+                    log.warning("listener connection lost", error=str(error).strip())
+                warned = warned or not foreseen
                 await self._clock.sleep(AGAIN_S)
 
     async def _hear_all(self, connection: Connection) -> None:

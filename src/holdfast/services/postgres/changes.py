@@ -1,11 +1,11 @@
-"""Changes of checkpoints: those that come together are one transaction, and the ledger decides each.
+"""Changes of checkpoints. Changes that arrive together are one transaction; the ledger judges each.
 
-The transaction locks the rows of all its keys, in order of key, reads of them what the ledger compares, and
-then writes all that was decided by one statement for each table. A key has one change in a transaction: of
-several the others come in the next.
+The transaction locks the rows of all its keys, in order of key, reads what the ledger compares, and then
+writes all results by one statement for each table. A key has one change in a transaction; further ones come
+in the next.
 
-Where all keys were written here before, their rows are found by their places. A row that isn't at its place
-any more is looked for by key, but in the next transaction, so that locks are taken in one order always.
+If this process has written all keys before, their rows are found by their places. A row that has moved is
+searched by key, but in the next transaction, so that locks are always taken in one order.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
 
 CHANCE = 1 << 20
-"""Where the server's clock is behind a key's last epoch, the next is one of so many."""
+"""Range of the random step to the next epoch where the server's clock is behind a key's last one."""
 
 TRIM_EVERY = 256
 """Commits between removals of identities that have left the window."""
 
 WRITERS = 16
-"""Of so many writers each has its own lock of the results log, and its own cursors: those with its number as
-the remainder. Processes with the same number wait for each other."""
+"""Number of writers of the results log. Each has its own lock, and its own cursors: those whose remainder is
+its number. Processes with the same number wait for each other."""
 
 OPENED_BYTES = 4 << 20
-"""A state that is opened counts as so many bytes. Most have fewer, but a node that takes over large ones
-opens hundreds at a time, and must get them in the time that a transaction has. The server also counts the
-time in which this process unpacks them."""
+"""Bytes for which an opened state counts. Most states are smaller, but a node that takes over large ones
+opens hundreds at a time, and must get them within the time of a transaction, in which this process also
+unpacks them."""
 
 PLACES_MAX = 100_000
-"""Of how many keys the places of their rows are known."""
+"""The number of keys for which the places of their rows are remembered."""
 
 LOCKED = """
 id, ctid::text, key, epoch, number, recents_from, record,
@@ -54,8 +54,8 @@ LOCK = f"SELECT {LOCKED} WHERE key = ANY(%b::text[]) ORDER BY key FOR UPDATE"
 
 LOCK_PLACES = f"SELECT {LOCKED} WHERE ctid = ANY(%s::tid[]) ORDER BY key FOR UPDATE"
 
-# Not an epoch that was issued before and forgotten, by this server or the one whose place it took: time tells
-# them apart, and chance where clocks disagree.
+# The epoch must not be one that was issued before and lost, by this server or its predecessor: the time makes
+# it new, and a random step where clocks disagree.
 INSERT = """
 WITH c AS MATERIALIZED (
     SELECT * FROM unnest(%b::text[], %s::bigint[], %b::bytea[]) AS c (key, chance, record)),
@@ -85,8 +85,8 @@ RETURNING s.key, s.ctid::text"""
 
 WRITE_ALONE = WRITE.replace("{dropped}", "")
 
-# The order makes PostgreSQL take the index of ids. Without it, any index of the stream would do if statistics
-# say that few effects live; then all that were dropped while somebody holds old versions are walked over.
+# The order makes PostgreSQL use the index of ids. Without it, it may choose another index of the stream if
+# statistics show few effects, and then read all dropped ones that a transaction keeps as old versions.
 EFFECT = """CROSS JOIN LATERAL (
     SELECT e.ctid AS row, e.id FROM {schema}.effects e WHERE e.checkpoint = w.checkpoint AND e.id >= w.id
     ORDER BY e.id LIMIT 1) f
@@ -152,7 +152,7 @@ SELECT s.record, r.names FROM {schema}.checkpoints s
 JOIN {schema}.recents r ON r.checkpoint = s.id AND r.number >= s.recents_from
 WHERE s.key = %s ORDER BY r.number DESC LIMIT %s"""
 
-# The next statement sees what those have committed that had the lock before.
+# The next statement sees what earlier holders of the lock have committed.
 LOCK_LOG = "SELECT pg_advisory_xact_lock(%s, %s)"
 
 LOG = f"""
@@ -197,7 +197,7 @@ encode_effect = msgspec.msgpack.encode
 
 
 class Undecided(Enum):
-    """``AGAIN``: nothing was decided, and the change is to be asked for again."""
+    """``AGAIN``: nothing was decided; repeat the change."""
 
     AGAIN = "again"
 
@@ -220,13 +220,13 @@ class StartCall(NamedTuple):
 
 
 class CommitCall(NamedTuple):
-    """A commit, and what is written of it, made before the transaction so that nobody waits for that."""
+    """A commit, and the encoded parts of its rows, made before the transaction to keep that short."""
 
     key: str
     commit: Commit
     names: bytes
     timers: bytes
-    """"" where the stored ones are kept."""
+    """Empty where the stored ones are kept."""
     results: list[tuple[bytes, bytes]]
     effects: list[tuple[int, bytes, bytes]]
     dropped: list[bytes]
@@ -286,8 +286,8 @@ class StateChanges:
         self._whole, self._lock_log, self._log = sql(LOAD), sql(LOCK_LOG), sql(LOG)
 
     async def apply(self, connection: Connection, changes: Sequence[StateCall]) -> Sequence[Any]:
-        """Decide changes; returns the answers, in order. They stand once the transaction is committed: only
-        then look at them."""
+        """Decide changes; returns the answers, in order. They are valid only once the transaction is
+        committed."""
         first: dict[str, int] = {}
         for place, change in enumerate(changes):
             first.setdefault(change.key, place)
@@ -323,7 +323,7 @@ class StateChanges:
     async def _lock_all(
         self, connection: Connection, keys: Sequence[str]
     ) -> tuple[dict[str, LockedRow], set[str]]:
-        """Lock the rows of keys; returns them by key, and which keys are to be looked for again."""
+        """Lock the rows of keys; returns them by key, and the keys to search again."""
         places = [self.places.get(key, "") for key in keys]
         if known := all(places):
             rows = await connection.execute(self._lock_places, (words(places),), binary=True)
@@ -342,7 +342,7 @@ class StateChanges:
     async def _recents(
         self, connection: Connection, committing: Sequence[tuple[CommitCall, LockedRow]]
     ) -> dict[str, tuple[str, ...]]:
-        """The identities of keys whose window changes."""
+        """Return the identities of keys whose window changes."""
         changed = {
             row.id: row
             for change, row in committing
@@ -360,7 +360,8 @@ class StateChanges:
     async def _trimmed(
         self, connection: Connection, committing: Sequence[tuple[CommitCall, LockedRow]]
     ) -> dict[str, int]:
-        """From which commit on the identities of keys are to be kept, where it is time to look."""
+        """Return the first commit whose identities are kept, for keys whose old identities are to be removed
+        now."""
         due = {
             row.id: row
             for change, row in committing
@@ -416,13 +417,13 @@ class StateChanges:
         await connection.execute(self._lock_log, (self._log_lock, self._writer))
 
     async def newest(self, connection: Connection, key: str, limit: int) -> list[str]:
-        """The newest identities of a key, oldest first."""
+        """Return the newest identities of a key, oldest first."""
         rows = await (await connection.execute(self._newest, (key, limit), binary=True)).fetchall()
         known = [name for _, names in reversed(rows) for name in _names.decode(names)]
         return known[-min(limit, _kept_of(key, rows[0][0]).window) :] if rows else []
 
     async def load(self, connection: Connection, keys: Sequence[str]) -> dict[str, Checkpoint]:
-        """All of these checkpoints, by key."""
+        """Return all of these checkpoints, by key."""
         rows = await connection.execute(self._whole, (list(keys),), binary=True)
         return {row[0]: whole(row) for row in await rows.fetchall()}
 
@@ -445,8 +446,8 @@ class StateWrites:
     def decide(
         self, change: StateCall, locked: LockedRow | None, recent: tuple[str, ...], oldest: int | None
     ) -> int | Undecided | None:
-        """Note what is to be written of a change; returns its answer, or ``AGAIN`` for an opening, whose
-        answer is read later. Raises Fenced."""
+        """Note the writes of a change; returns its answer, or ``AGAIN`` for an opening, whose answer is read
+        later. Raises Fenced."""
         standing = locked.checkpoint(recent) if locked else None
         if isinstance(change, OpenCall):
             after = ledger.open_(standing, change.key, change.expect, change.member)
@@ -506,7 +507,7 @@ class StateWrites:
 
 
 class _Answers(Sequence[Any]):
-    """The answers of a transaction, to be looked at once it is committed."""
+    """The answers of a transaction, valid once it is committed."""
 
     def __init__(self, changes: StateChanges, answers: list[Any], work: StateWrites) -> None:
         self._changes = changes
@@ -522,7 +523,7 @@ class _Answers(Sequence[Any]):
         return self._answers[place]
 
     def _settle(self, work: StateWrites) -> None:
-        """Learn where the rows are now, and see that all were written."""
+        """Remember where the rows are now, and check that all were written."""
         self._work = None
         if work.written is None:
             return
@@ -551,8 +552,8 @@ def prepare(commit: Commit) -> CommitCall:
 
 
 def bytes_of(change: StateCall) -> int:
-    """The size of what is written of a change: state, results, effects, identities and timers; or of what an
-    opening reads, as far as that is known before."""
+    """Return the size of what is written of a change: state, results, effects, identities and timers; or of
+    what an opening reads, as far as that is known before."""
     if isinstance(change, OpenCall):
         return OPENED_BYTES
     if not isinstance(change, CommitCall):
@@ -562,7 +563,7 @@ def bytes_of(change: StateCall) -> int:
 
 
 def whole(row: Sequence[Any]) -> Checkpoint:
-    """A checkpoint from a row of ``WHOLE``, after which its recent identities may stand."""
+    """Return a checkpoint from a row of ``WHOLE``, after which its recent identities may stand."""
     key, epoch, number, at, due, record, timers, state, effects, refused, *names = row
     kept = _kept_of(key, record)
     with reading(f"the checkpoint of {key}"):
@@ -638,7 +639,7 @@ def keep(after: Checkpoint, window: int) -> LedgerRecord:
 
 
 def log_lock(schema: str) -> int:
-    """The first half of the locks of a schema's results log; the second is the writer's number."""
+    """Return the first half of the locks of a schema's results log; the second is the writer's number."""
     return zlib.crc32(f"holdfast {schema} results".encode()) >> 1
 
 

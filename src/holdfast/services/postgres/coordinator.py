@@ -1,5 +1,5 @@
 """The coordinator in PostgreSQL. Its time is the database's clock. The next call that changes something ends
-memberships that have lapsed; who watches makes such a call."""
+lapsed memberships; watchers make such calls."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ PAGE = 5_000
 """The most changes that one look returns."""
 
 ROOM_BYTES = 2**20
-"""So much may the tables of members and changes grow, besides to four times what they were, before they are
-made anew."""
+"""Rebuild threshold of the tables of members and changes: four times the last size plus 1 MiB."""
 
 COORDINATE = """
 SELECT verdict, holder, given FROM {schema}.coordinate(
@@ -38,8 +37,8 @@ CLAIMS = """
 SELECT c.key, c.member, c.version FROM {schema}.claims AS c JOIN {schema}.members AS m ON m.id = c.member
 WHERE m.expires_at > statement_timestamp() {which} ORDER BY c.key"""
 
-# The row of the number itself comes first, if it is still there. Reads members before changes, as the
-# function that makes both tables anew locks them.
+# The row of the number itself comes first, if it is still there. Reads members before changes, in the order
+# in which the function that rebuilds both tables locks them.
 LOOK = """
 SELECT s.lapse_s, s.untidy, c.number, c.kind, c.member, c.key, c.record
 FROM (
@@ -82,7 +81,7 @@ class _Answer(NamedTuple):
 class _Look(NamedTuple):
     """The result of one look of a watcher. ``number``: the change from where to go on, or -1 if some were
     missed. ``lapse_s``: after how many seconds the next membership lapses, or None. ``untidy``: the tables
-    are to be made anew."""
+    should be rebuilt."""
 
     number: int
     changes: list[Change]
@@ -174,7 +173,7 @@ class PostgresCoordinator:
                 rung.clear()
                 look = await self._lane.read(lambda connection: self._see(connection, after))
                 if look.untidy:
-                    await self._make_anew()
+                    await self._rebuild()
                 if look.lapse_s is not None and look.lapse_s <= 0:
                     await self._ask(_Request("lapse"))
                     continue
@@ -191,7 +190,7 @@ class PostgresCoordinator:
     # --- how it is done
 
     async def _ask(self, request: _Request) -> _Answer:
-        """Make a request that may be a change for those who watch."""
+        """Make a request, and wake watchers if it changed something."""
         answer = await self._lane.run_once(self._run, request, writes=True)
         if answer.verdict == "done":
             self._database.bells.ring([TOPIC])
@@ -211,17 +210,17 @@ class PostgresCoordinator:
         asked = {"after": after, "page": PAGE, "room": ROOM_BYTES}
         rows = await (await connection.execute(self._look, asked, binary=True)).fetchall()
         lapse_s, untidy = rows[0][:2]
-        told = [row[2:] for row in rows if row[2] is not None]
-        first = told[0][0] if told else 0
+        entries = [row[2:] for row in rows if row[2] is not None]
+        first = entries[0][0] if entries else 0
         if after < 0:
             return _Look(first, [], lapse_s, untidy)
         if first != after:  # what the caller has missed is lost
             return _Look(-1, [], lapse_s, untidy)
-        changes = [change for row in told[1:] if (change := _change(*row)) is not None]
-        return _Look(told[-1][0] if told else 0, changes, lapse_s, untidy)
+        changes = [change for row in entries[1:] if (change := _change(*row)) is not None]
+        return _Look(entries[-1][0] if entries else 0, changes, lapse_s, untidy)
 
-    async def _make_anew(self) -> None:
-        with contextlib.suppress(HoldfastError):  # another one is at it, or will be asked to
+    async def _rebuild(self) -> None:
+        with contextlib.suppress(HoldfastError):  # another process does so, or a later call will
             await self._lane.run_once(self.tidy_up, None, writes=True)
 
     async def tidy_up(self, connection: Connection, asked: Sequence[None]) -> Sequence[None]:

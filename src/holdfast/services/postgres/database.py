@@ -24,16 +24,17 @@ from holdfast.services.postgres.bells import PostgresBells
 from holdfast.services.postgres.lane import TIMEOUT_S, Connection, LaneCursor, PostgresLane, limited
 
 MIGRATE_TIMEOUT_S = 600.0
-"""A migration that takes longer is given up. Others wait for it."""
+"""Seconds after which a migration is given up. Others wait for it."""
 
 KEEPALIVES = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
-"""In seconds and times: so the server learns soon of a host that is gone, whose transaction may be open."""
+"""Seconds and counts with which the server soon notices a lost host, whose transaction may be open."""
 
 ISOLATION = {"default_transaction_isolation": "'read committed'"}
-"""A statement that is a transaction of its own is to see what was committed when it got its locks, too."""
+"""The level at which a statement that is its own transaction sees what was committed when it got its
+locks."""
 
-# So the server soon ends what it still does for a process that has given it up. One before 14, or on Windows,
-# can't look.
+# So the server soon ends work for a process that has given it up. Servers before 14, or on Windows, can't
+# check.
 LOOK_FOR_CLIENT = """
 DO $$ BEGIN
     PERFORM set_config('client_connection_check_interval', '5s', false);
@@ -42,7 +43,7 @@ EXCEPTION WHEN undefined_object OR invalid_parameter_value THEN
 END $$"""
 
 READING = {"array_nulls": "on"}
-"""How the server reads what it is given: a role may have it otherwise, and NULL in an array were a text."""
+"""Settings for reading parameters: a role may have others, and then NULL in an array would be a text."""
 
 LOCK_TIMEOUT_S = 2.0
 """The default of the setting of this name."""
@@ -59,11 +60,11 @@ WHERE datname = current_database() AND usename = current_user AND pid <> pg_back
             AND pg_class.relnamespace = '{schema}'::regnamespace
     )
 """
-"""Ends the sessions that have locks on Holdfast's tables and wait for the rest of a request since long."""
+"""Ends sessions that hold locks on Holdfast's tables and have long waited for the rest of a request."""
 
 LaneName = Literal["membership", "queue", "state"]
 
-# A statement that is prepared while a table is small would read the whole of it, or sort it, ever after.
+# A statement that is prepared while a table is small would always scan or sort the whole table.
 PLANNING = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -92,9 +93,9 @@ class PostgresDatabase:
         self.address = address
         self.meter = meter
         self._timeout_s = timeout_s
-        # What a process has locked that is paused, or whose host is gone, is soon free, for the next owners
-        # of its streams wait for it. The server ends a transaction that is left open. Whoever waits for a
-        # lock ends one that stands still amid a request, before this process would give up its own.
+        # Locks of a process that is paused, or whose host is gone, are soon free: the next owners of its
+        # streams wait for them. The server ends a transaction that is left open. A process that waits for a
+        # lock ends a session that is stopped in the middle of a request, before it would give up its own.
         lock_timeout_ms = max(1, round(min(lock_timeout_s, 0.8 * timeout_s) * 1000))
         self._limits = {
             "lock_timeout": lock_timeout_ms,
@@ -109,7 +110,7 @@ class PostgresDatabase:
         self.bells = PostgresBells(address.schema, self.lane("queue"), clock, listen_to)
 
     def lane(self, name: LaneName) -> PostgresLane:
-        """The lane of this name, which is made once."""
+        """Return the lane of this name."""
         if name not in self._lanes:
             # Each statement is to see what was committed when it got the locks before it.
             begin = ["BEGIN ISOLATION LEVEL READ COMMITTED"]
@@ -130,7 +131,7 @@ class PostgresDatabase:
         return self._lanes[name]
 
     def sql(self, text: str) -> bytes:
-        """A statement with the schema's name in the place of ``{schema}``, for ``execute``."""
+        """Return a statement with the schema's name in place of ``{schema}``."""
         return schema.qualified(text, self.address.schema).encode()
 
     async def migrate(self, *, contract: bool = False) -> list[int]:
@@ -146,7 +147,7 @@ class PostgresDatabase:
 
     @contextlib.asynccontextmanager
     async def _apart(self) -> AsyncIterator[Connection]:
-        """A connection of its own, whose schema is as it is found."""
+        """Yield a connection of its own, whose schema is as it is found."""
         try:
             connection = await self._open(self.address.conninfo)
             try:

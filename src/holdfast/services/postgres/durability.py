@@ -49,8 +49,8 @@ class Standing(NamedTuple):
 
 
 async def check(database: PostgresDatabase) -> list[Risk]:
-    """The risks to what the server keeps. Nothing is changed, but that the tables are made if there are none.
-    Raises Unavailable, and ConfigError for a user that may not use them."""
+    """Return the risks to what the server keeps. Nothing is changed, but that the tables are made if there
+    are none. Raises Unavailable, and ConfigError for a user that may not use them."""
     schema = database.address.schema
 
     async def look(connection: Connection) -> Standing:
@@ -71,7 +71,7 @@ async def check(database: PostgresDatabase) -> list[Risk]:
 
 
 def judge(standing: Standing, schema: str) -> list[Risk]:
-    """The risks in what a server says of itself."""
+    """Return the risks in what a server says of itself."""
     return [
         *_judge_server(standing),
         *_judge_disk(standing.settings),

@@ -1,4 +1,4 @@
-"""The removal of old versions of rows: what keeps the server from it, and how many old ones tables have."""
+"""The removal of old versions of rows: what prevents it, and how many old versions tables have."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
 
 LONG_S = 300
-"""A transaction that is open for longer is told of."""
+"""Seconds after which an open transaction is reported."""
 
 DEAD_ROWS = 100_000
-"""Old versions in one table that are told of, if they are more than the rows in use."""
+"""Old versions in one table that are reported, if they exceed the rows in use."""
 
-# Of others' sessions a role sees only that they are there, unless it has pg_read_all_stats.
+# A role sees only the existence of other sessions, unless it has pg_read_all_stats.
 HOLDERS = """
 SELECT 'transaction' AS kind,
     coalesce(nullif(application_name, ''), usename, '?') || ', process ' || pid AS who,
@@ -60,12 +60,12 @@ ROWS = """
 SELECT relname::text, n_dead_tup, n_live_tup FROM pg_stat_user_tables WHERE schemaname = %s"""
 
 BEHIND = 1_000_000
-"""Transactions that a slot or a standby may lag behind before it is told of."""
+"""Transactions by which a slot or a standby may lag before it is reported."""
 
 FIXES = {
     "transaction": "end it, or have its program commit; idle_in_transaction_session_timeout ends such ones",
     "prepared": "COMMIT PREPARED or ROLLBACK PREPARED it",
-    "slot": "drop the slot if nobody reads it: pg_drop_replication_slot()",
+    "slot": "drop the slot if it has no reader: pg_drop_replication_slot()",
     "standby": "end its long queries, or set hot_standby_feedback = off there",
 }
 NAMES = {
@@ -106,7 +106,7 @@ async def look(database: PostgresDatabase) -> tuple[list[HorizonHolder], list[De
 
 
 async def health(database: PostgresDatabase) -> DatabaseHealth:
-    """The oldest snapshots by kind of holder, and the rows of each table."""
+    """Return the oldest snapshots by kind of holder, and the rows of each table."""
 
     async def read(connection: Connection) -> DatabaseHealth:
         oldest = await (await connection.execute(OLDEST)).fetchall()
@@ -124,8 +124,8 @@ async def health(database: PostgresDatabase) -> DatabaseHealth:
 
 
 async def check(database: PostgresDatabase) -> list[Risk]:
-    """A risk for each who holds the horizon, and for tables with many old versions. They make the server
-    slow; nothing is lost by them."""
+    """Return a risk for each holder of the horizon, and for tables with many old versions. They make the
+    server slow, but lose nothing."""
     holders, tables = await look(database)
     risks = []
     for kind, who, open_s in holders:
@@ -133,5 +133,7 @@ async def check(database: PostgresDatabase) -> list[Risk]:
         risks.append(Risk("", "warning", f"{NAMES[kind]}{since}: {who}; old rows stay", FIXES[kind]))
     for table, dead, live in tables:
         text = f"the table {table} has {dead} old versions of rows and {live} rows in use"
-        risks.append(Risk("", "warning", text, "see that autovacuum runs, and that nobody holds it back"))
+        risks.append(
+            Risk("", "warning", text, "see that autovacuum runs, and that no transaction holds it back")
+        )
     return risks

@@ -1,9 +1,8 @@
 """A lane: one connection, whose transactions are shared by calls of one kind that come at the same time.
 
-While one transaction is under way, calls gather; the next takes all those of a kind. So the number of round
-trips and of writes to the server's disk doesn't grow with the number of calls. Calls of several kinds are
-never in one transaction: each kind takes its locks in an order of its own, and two transactions that take the
-same ones in different orders end in a deadlock.
+While one transaction is under way, calls gather; the next takes all calls of one kind. So the number of round
+trips and of writes to the server's disk doesn't grow with the number of calls. Calls of several kinds never
+share a transaction: each kind takes its locks in its own order, and different orders end in a deadlock.
 """
 
 from __future__ import annotations
@@ -36,24 +35,24 @@ Connect = Callable[[], Awaitable[Connection]]
 Many = Callable[[Connection, Sequence[Any]], Awaitable[Sequence[Any]]]
 
 BATCH_MAX = 500
-"""The most calls in one transaction, or as many as have this weight in total."""
+"""The largest total weight of the calls in one transaction."""
 
 TRIES = 5
-"""How often a transaction is run that others overtake."""
+"""Tries of a transaction that conflicts with others."""
 
 TIMEOUT_S = 10.0
-"""A transaction that takes longer is given up: its connection is cut."""
+"""Seconds after which a transaction is given up, and its connection is cut."""
 
 PAUSES = Backoff(first_s=1.0, max_s=60.0, floor=1.0)
-"""How long no connection is made after one was cut for its time. The server may go on with what it was at, as
-while it waits for a standby, and each such session takes one of the connections that it has for all."""
+"""Pauses before a new connection after one was cut for its time. The server may continue the cut session, for
+example while it waits for a standby, and each such session takes one of the server's connections."""
 
 
 _pipelines: WeakKeyDictionary[Connection, AsyncPipeline] = WeakKeyDictionary()
 
 
 class LaneCursor(AsyncCursor[Row]):
-    """In a pipeline, whoever fetches ends what the server takes for one request. Else it doesn't count the
+    """A cursor that, in a pipeline, ends the request at each fetch. Otherwise the server doesn't count the
     time until the next statement, and ends no transaction that a process has left open."""
 
     async def fetchone(self) -> Row | None:
@@ -71,9 +70,9 @@ class LaneCursor(AsyncCursor[Row]):
 
 @dataclass(slots=True, eq=False)
 class _LaneCall:
-    """``durable``: its answer waits until the disk has it. ``alone``: it runs outside of a transaction of the
-    lane's. ``writes``: what it did is unknown where its answer is lost. ``weight``: how many small calls take
-    as long."""
+    """A call. ``durable``: its answer waits for the disk. ``alone``: it runs outside of a transaction of the
+    lane. ``writes``: a lost answer leaves its outcome unknown. ``weight``: the number of small calls that
+    take as long."""
 
     run: Many
     item: Any
@@ -93,7 +92,7 @@ class _LaneCall:
 
 
 class PostgresLane:
-    """Calls over one connection, which is made at the first call, and anew after a failure.
+    """Calls over one connection, which is made at the first call, and again after a failure.
 
     Calls raise Unavailable if they had no effect and may be made again, OutcomeUnknown if they may have had
     one, ConfigError if the server refuses this user, and OperationRefused for any other refusal. After a
@@ -210,7 +209,7 @@ class PostgresLane:
                 batch = [c for c in batch if not c.future.cancelled()]
                 if batch:
                     await self._serve(batch)
-        except BaseException:  # nobody else would answer these calls, or knows what the connection is amid
+        except BaseException:  # the calls need an answer, and the connection is in an unknown state
             ended = f"{self._name}: the connection was closed before the answer"
             for call in batch:
                 call.answer((OutcomeUnknown if call.writes else Unavailable)(ended))
@@ -277,8 +276,8 @@ class PostgresLane:
             return error
 
     async def _end_stopped(self, connection: Connection) -> bool:
-        """End the sessions of processes that stand still amid a request and hold locks; return True if there
-        are such. The server counts no idle time for them, because it waits for the rest of the request."""
+        """End sessions of stopped processes that hold locks in the middle of a request; return True if there
+        were any. The server counts no idle time for them, because it waits for the rest of the request."""
         try:
             with limited(connection, self.timeout_s, self._give_up):
                 row = await (await connection.execute(self._end_stopped_by)).fetchone()
@@ -332,8 +331,8 @@ class PostgresLane:
 def limited(
     connection: Connection, timeout_s: float, give_up: Callable[[Connection], None] | None = None
 ) -> Iterator[None]:
-    """Cut the connection, or give it up otherwise, if it takes too long: a server that stands still answers
-    no request to cancel either."""
+    """Cut the connection, or call ``give_up``, after ``timeout_s``: a stopped server doesn't answer a cancel
+    request either."""
     timer = asyncio.get_running_loop().call_later(timeout_s, give_up or cut, connection)
     try:
         yield
@@ -342,7 +341,7 @@ def limited(
 
 
 def cut(connection: Connection) -> None:
-    """End a connection at once, so that whoever waits for its answer gets an error."""
+    """End a connection at once, so that callers that wait for its answer get an error."""
     with (
         contextlib.suppress(OSError, psycopg.Error),
         socket.socket(fileno=os.dup(connection.fileno())) as end,
@@ -356,12 +355,12 @@ def loop_time() -> float:
 
 
 def weight_of(rows: int, size: int = 0) -> int:
-    """Return how many small calls take as long as one with so many rows, and bytes."""
+    """Return the number of small calls that take as long as one with these rows and bytes."""
     return 1 + rows // 40 + size // (1 << 17)
 
 
 def _together(calls: Sequence[_LaneCall]) -> list[_LaneCall]:
-    """Those that run together with the first one."""
+    """Return the calls that run together with the first one."""
     first = calls[0]
     if first.run is _each:
         return [first]

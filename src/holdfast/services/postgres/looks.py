@@ -1,9 +1,9 @@
-"""From where the queue's statements look for messages, and how far they have looked.
+"""The places where the queue's searches for messages start, and how far they have come.
 
-While somebody holds a transaction open, PostgreSQL can't remove what is deleted, and every scan of an index
-passes over all of it. So receives look only from where the last one ended, less a margin for what was
-committed late. Now and then one looks back farther, and from the beginning, for what was committed later
-still: not so often that it matters, however long it takes.
+While a transaction is open, PostgreSQL can't remove deleted rows, and every scan of an index passes over
+them. So a receive starts where the last one ended, less a margin for late commits. Now and then one starts
+farther back, or at the beginning, for commits that were even later. The longer that takes, the less often it
+happens.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MARGIN_S = 0.25
-"""How late a commit may be for the next receive to see its messages."""
+"""Seconds by which a commit may be late for the next receive to find its messages."""
 
 WIDE_MARGIN_S = 10.0
-"""How late it may be for those receives that look back farther: longer than most transactions of callers."""
+"""Seconds by which it may be late for receives that start farther back: longer than most transactions of
+callers."""
 
 WIDE_S = 1.0
-"""The least time between two receives of a queue that look back farther, or from the beginning."""
+"""Seconds at least between two receives of a queue that start farther back, or at the beginning."""
 
 WIDE_SHARE = 0.02
-"""The largest part of the time that receives spend on looking so."""
+"""Share of the time that such receives may take."""
 
 SORT_MAX = 1000
-"""How many ready messages one statement looks at to set aside what is of reserved keys."""
+"""Ready messages that one statement checks to set aside those of reserved keys."""
 
 EPOCH_MS = 1_577_836_800_000
 COUNT_BITS = 20
 
 
 class FoundRow(NamedTuple):
-    """A message that a receive has delivered or set aside. Without a ``turn`` of its own it has the place of
-    its number. What is set aside has no ``body``. ``total`` is how many messages were found, and ``now`` the
-    server's time in microseconds. ``visible_at`` is when it came again, in microseconds; None if it is new,
-    or ``kept`` by a reservation that has ended. ``known`` is how many reservations the queue knows."""
+    """A message that a receive has delivered or set aside. Without a ``turn`` its number is its turn. One
+    that was set aside has no ``body``. ``total`` is the number of messages found, and ``now`` the server's
+    time in microseconds. ``visible_at`` is when a repeated one became visible, in microseconds; None if it is
+    new, or ``kept`` by a reservation that has ended. ``known`` is the number of known reservations."""
 
     number: int
     receives: int
@@ -58,8 +59,8 @@ class FoundRow(NamedTuple):
 
 
 class SortAnswer(NamedTuple):
-    """The messages that were looked at to set aside those of reserved keys: how many that come again and that
-    are new, the time and the id of the last of them, and the server's time in microseconds."""
+    """The result of a search for messages of reserved keys: how many repeated and how many new ones were
+    checked, the time and the id of the last of them, and the server's time in microseconds."""
 
     due: int
     last_due: int | None
@@ -70,8 +71,8 @@ class SortAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class Marks:
-    """From where receives look: two times in microseconds, and an id. ``seen_at`` is the server's time of the
-    last look, in microseconds; ``wide_at`` and ``full_at`` are when the next one looks back farther."""
+    """The places where receives start: two times in microseconds, and an id. ``seen_at`` is the server's time
+    of the last search, in microseconds. At ``wide_at`` and ``full_at`` the next one starts farther back."""
 
     due_from: int = 0
     fresh_from: int = 0
@@ -79,13 +80,13 @@ class Marks:
     """Reservations that ended until then have nothing left."""
     seen_at: int = 0
     known: int = 0
-    """The number of reservations that the queue knows, with those that have ended."""
+    """The number of known reservations, also of ended ones."""
     tidy_at: float = -math.inf
     wide_at: float = -math.inf
     full_at: float = -math.inf
 
     def start(self, now: float) -> None:
-        """Begin a look."""
+        """Begin a search."""
         if now >= self.full_at or now >= self.wide_at:
             since = 0 if now >= self.full_at else self.seen_at - round(WIDE_MARGIN_S * 1e6)
             self.due_from = min(self.due_from, since)
@@ -93,7 +94,7 @@ class Marks:
             self.ended_from = min(self.ended_from, since)
 
     def end(self, began_at: float, now: float) -> None:
-        """End a look: the longer it took, the later is the next one of its kind."""
+        """End a search: the longer it took, the later is the next one of its kind."""
         next_at = now + max(WIDE_S, (now - began_at) / WIDE_SHARE)
         if began_at >= self.full_at:
             self.full_at = self.wide_at = next_at
@@ -101,7 +102,7 @@ class Marks:
             self.wide_at = next_at
 
     def move(self, rows: Sequence[FoundRow], limit: int, seen_at: int) -> None:
-        """Move over what a look has passed."""
+        """Move the places beyond what a search has passed."""
         self.seen_at = seen_at
         until = seen_at - round(MARGIN_S * 1e6)
         due = [row.visible_at for row in rows if row.visible_at is not None]
@@ -118,8 +119,8 @@ class Marks:
 
 @dataclass(slots=True)
 class Sorting:
-    """A look through all ready messages, in parts, to set aside those of reserved keys. Ended, it goes on
-    with what is new, and from the beginning at ``again_at``, for what was committed late."""
+    """A search through all ready messages, in parts, to set aside those of reserved keys. After its end it
+    continues with new messages; at ``again_at`` it starts again, for late commits."""
 
     due_from: int = 0
     fresh_from: int = 0
@@ -128,13 +129,13 @@ class Sorting:
     again_at: float = -math.inf
 
     def start(self, now: float) -> None:
-        """Begin a look."""
+        """Begin a search."""
         if self.ended and now >= self.again_at:
             self.due_from = self.fresh_from = 0
             self.ended, self.spent_s = False, 0.0
 
     def move(self, looked: SortAnswer, began_at: float, now: float) -> None:
-        """Move over what a look has passed."""
+        """Move the places beyond what a search has passed."""
         self.spent_s += now - began_at
         if looked.due + looked.fresh >= SORT_MAX:
             last_due = looked.last_due or 0
@@ -148,5 +149,5 @@ class Sorting:
 
 
 def least_id(at: int) -> int:
-    """The least id that a message may have that was sent then or later."""
+    """Return the least id that a message may have that was sent then or later."""
     return max(0, (at // 1000 - EPOCH_MS) << COUNT_BITS)

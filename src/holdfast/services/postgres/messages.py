@@ -24,14 +24,14 @@ from holdfast.services.postgres.lane import Connection
 from holdfast.services.postgres.looks import SORT_MAX, WIDE_S, FoundRow, Marks, SortAnswer, Sorting
 
 KEPT_MICROS = 15 * 60 * 10**6
-"""After how many microseconds what is set aside shows again to nodes of versions that know no keys."""
+"""Microseconds after which a message that was set aside shows to nodes of versions that know no keys."""
 
 TIDY_S = 10.0
-"""The least time between two looks for what reservations leave to do."""
+"""Seconds between two clean-ups of reservations at least."""
 
 FIRST = 1 << 31
-"""What has a priority shows at times below this, in microseconds since 1970: the higher it is, the earlier.
-Versions that know no priorities find it when they look from the beginning."""
+"""Upper bound of the times that stand for priorities, in microseconds since 1970: the higher the priority,
+the earlier. Versions that know no priorities find such messages when they look from the beginning."""
 
 SEND = f"""
 INSERT INTO {{schema}}.messages (queue, visible_at, key, attributes, body)
@@ -41,9 +41,9 @@ FROM unnest(%b::text[], %s::bigint[], %b::bytea[], %b::text[], %b::bytea[])
     AS sent (queue, delay, key, attributes, body)
 RETURNING id"""  # noqa: S608
 
-# What has a priority comes first, then what comes again, oldest first. It takes nothing if the queue knows
-# reservations. Nobody waits for the disk, here and below: what a crash of the server takes back of a
-# delivery, or of its end, is delivered again.
+# Messages with a priority come first, then repeated deliveries, oldest first. It takes nothing if the queue
+# knows reservations. These statements don't wait for the disk: if a crash of the server takes back a
+# delivery, or its end, the message is delivered again.
 RECEIVE = """
 WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true),
@@ -75,8 +75,8 @@ FROM fast, found WHERE simple AND m.ctid = found.place AND m.queue = %(queue)s
 RETURNING m.id, m.receives, m.excused, m.turn, m.attributes, m.body, found.total,
     {schema}.micros(statement_timestamp()), found.visible_at"""
 
-# The same where the queue knows reservations. First comes what those kept that have ended, in its order. What
-# is of a reserved key is set aside instead.
+# The same where the queue knows reservations. First come the messages of ended reservations, in their order.
+# Messages of reserved keys are set aside instead.
 RECEIVE_AND_KEEP = """
 WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
@@ -120,7 +120,7 @@ RETURNING m.id, m.receives, m.excused, m.turn, CASE WHEN kept THEN NULL ELSE m.a
     CASE WHEN kept THEN NULL ELSE m.body END, found.total, {schema}.micros(statement_timestamp()),
     CASE WHEN kind = 1 THEN at END, kind = 0, (SELECT count(*) FROM known)"""
 
-# Only what comes soon, to pass over few rows that were deleted meanwhile.
+# Only messages due soon, to pass over few deleted rows.
 NEXT_DUE = """
 SELECT {schema}.micros(statement_timestamp()), least(
     (SELECT min(visible_at) FROM {schema}.messages
@@ -130,7 +130,7 @@ SELECT {schema}.micros(statement_timestamp()), least(
         WHERE queue = %(queue)s AND ends_at > {schema}.micros(statement_timestamp()))),
     (SELECT count(*) FROM {schema}.reservations WHERE queue = %(queue)s)"""
 
-# Sets aside what is of reserved keys among the first ready messages, and locks no others.
+# Sets aside messages of reserved keys among the first ready ones, and locks no others.
 SORT = """
 WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
@@ -162,9 +162,9 @@ SELECT (SELECT count(*) FROM due), (SELECT max(visible_at) FROM due), (SELECT co
     (SELECT max(id) FROM fresh), {schema}.micros(statement_timestamp())
 FROM fast"""
 
-# Forgets reservations that ended a minute ago and have nothing left: by then, whoever found one alive has set
-# aside what it wanted to. What is kept is renewed in pieces, long before it would show to nodes of versions
-# that know no keys.
+# Forgets reservations that ended a minute ago and have nothing left: by then, every statement that saw it
+# alive has ended. What is kept is renewed in pieces, long before it would show to nodes of versions that know
+# no keys.
 TIDY = """
 WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
@@ -190,7 +190,7 @@ WITH fast AS MATERIALIZED (
 )
 SELECT count(lapsing.*) FROM fast LEFT JOIN lapsing ON true"""
 
-# The rows are locked in one order, whoever asks, and changed then. One with a delay below 0 is to be deleted:
+# All statements lock the rows in the same order, then change them. One with a delay below 0 is to be deleted:
 # a role may have it that a NULL in an array is read as a text.
 SETTLE = """
 WITH fast AS MATERIALIZED (
@@ -335,9 +335,9 @@ class PostgresMessages:
             *((*row, -1 if delay is None else delay, ends) for row, (delay, ends) in rows.items()),
             strict=True,
         )
-        told = await connection.execute(self._settle, [list(queues), *map(numbers, columns)])
+        settled = await connection.execute(self._settle, [list(queues), *map(numbers, columns)])
         places = list(rows)
-        known = {places[place - 1]: stands for place, stands in await told.fetchall()}
+        known = {places[place - 1]: stands for place, stands in await settled.fetchall()}
         return [_stale(one, known) for one in asked]
 
     async def free(self, connection: Connection, asked: Sequence[tuple[str, str]]) -> list[int]:
@@ -411,8 +411,8 @@ class PostgresMessages:
         return SortAnswer(*await looked.fetchone() or (0, None, 0, None, 0))
 
     async def _due(self, connection: Connection, queue: str) -> tuple[int, float, int]:
-        """The server's time in microseconds, in how many seconds something shows, if it is soon, and how many
-        reservations the queue knows."""
+        """Return the server's time in microseconds, in how many seconds something shows, if it is soon, and
+        how many reservations the queue knows."""
         asked = {"queue": queue, "soon": round(SAFETY_S * 1e6)}
         looked = await connection.execute(self._next_due, asked, binary=True)
         now, due, known = await looked.fetchone() or (0, None, 0)
@@ -422,7 +422,7 @@ class PostgresMessages:
 def delivery_of(
     number: int, receives: int, excused: int, turn: int | None, attributes: str | None, body: bytes | None
 ) -> Delivery:
-    """A delivery as its row has it."""
+    """Return a delivery as its row has it."""
     return Delivery(
         make_receipt(number, receives),
         str(number),
@@ -450,22 +450,22 @@ def topic_of(queue: str) -> str:
 
 
 def delay_of(message: Outgoing) -> int:
-    """The delay of a message that is added, in microseconds; its priority, negative, if it has one."""
+    """Return the delay of a message that is added, in microseconds; its priority, negative, if it has one."""
     return micros(message.delay_s) or -max(0, message.priority)
 
 
 def sent_message(queue: str, message: Outgoing) -> SentMessage:
-    """A message as it is added."""
+    """Return a message as it is added."""
     attributes = encode_attributes(message.attributes).decode()
     return SentMessage(queue, delay_of(message), message.key.encode(), attributes, message.body)
 
 
 def sent_columns(messages: Sequence[SentMessage]) -> tuple[Any, ...]:
-    """The parameters of ``SEND``."""
+    """Return the parameters of ``SEND``."""
     queues, delays, keys, attributes, bodies = zip(*messages, strict=True)
     return list(queues), numbers(delays), list(keys), list(attributes), list(bodies)
 
 
 def body_bytes(message: SentMessage) -> int:
-    """The size of a message's body."""
+    """Return the size of a message's body."""
     return len(message.body)

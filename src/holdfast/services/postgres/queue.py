@@ -57,7 +57,7 @@ from holdfast.services.postgres.reservations import (
 )
 
 EXPIRE_BATCH = 1000
-"""Dead letters that one transaction looks at to drop them, so that others don't wait for it."""
+"""Dead letters that one transaction checks, so that others don't wait long for it."""
 
 DEPTH = """
 SELECT count(*), count(*) FILTER (WHERE visible_at > at AND holder IS NOT NULL),
@@ -115,7 +115,7 @@ FROM unnest(%b::bigint[], %b::integer[], %b::bytea[], %b::text[], %b::bytea[])
     AS m (delay, receives, key, attributes, body)
 RETURNING id"""
 
-# Nobody else writes these rows, but who buries the same ones: all lock in order of id.
+# Only calls with the same dead letters write these rows: all lock in order of id.
 BURY = """
 INSERT INTO {schema}.dead_letters (queue, id, key, turn, at, record, attributes, body)
 SELECT queue, id, key, turn, coalesce(at, {schema}.micros(clock_timestamp())), record, attributes, body
@@ -167,12 +167,12 @@ SELECT (SELECT count(*) FROM expired), count(*), (SELECT id FROM page ORDER BY i
 
 
 async def filled(database: PostgresDatabase) -> list[str]:
-    """The names of all queues that hold messages, in order."""
+    """Return the names of all queues that hold messages, in order."""
     return await _names(database, FILLED)
 
 
 async def all_names(database: PostgresDatabase) -> list[str]:
-    """The names of all queues that hold messages or dead letters, in order."""
+    """Return the names of all queues that hold messages or dead letters, in order."""
     return await _names(database, NAMES)
 
 
@@ -233,8 +233,9 @@ class PostgresQueue(NumberedQueue):
         return ids
 
     async def addition(self, messages: Sequence[Outgoing]) -> Addition:
-        """Return what adds messages within a transaction of the caller's, at a connection of its own to the
-        same database. It rings nothing within that: a NOTIFY takes a lock of the whole database."""
+        """Return the statements that add messages within a transaction of the caller, on its own connection
+        to the same database. No bell rings in that transaction: a NOTIFY takes a lock of the whole
+        database."""
         check_bodies((m.body for m in messages), self.max_bytes)
         database = self.messages.database
         identity, add = database.sql(IDENTITY).decode(), database.sql(ADD).decode()
@@ -328,7 +329,7 @@ class PostgresQueue(NumberedQueue):
     async def take(
         self, key: str, holder: str, limit: int, visibility_s: float, after: int = 0
     ) -> Taken | None:
-        """Deliver what is kept. Cancelled half-way, it puts back what it got."""
+        """Deliver messages of a reserved key. If cancelled, puts back what it got."""
         check_batch(range(limit), self.max_batch)
         asked = TakeCall(self._name, key.encode(), holder, limit, micros(visibility_s), after)
 
@@ -427,7 +428,7 @@ class PostgresQueue(NumberedQueue):
         async def restore(connection: Connection) -> None:
             added = await connection.execute(self._restore, (self._name, *columns))
             ids = [number for (number,) in await added.fetchall()]
-            if ids != sorted(ids):  # their count began anew within a millisecond
+            if ids != sorted(ids):  # the counter restarted within a millisecond
                 raise Unavailable(f"queue {self._name!r}: the order of messages would be lost; try again")
 
         await self._lane.write(restore)
@@ -452,9 +453,8 @@ class PostgresQueue(NumberedQueue):
         return str(identity)
 
     async def _take(self, asked: ReceiveCall) -> ReceiveAnswer:
-        """Take what can be delivered at once. Cancelled half-way, it gives back what it got.
-
-        A crash of the server may take deliveries back, which then come again."""
+        """Receive the messages that can be delivered at once. If cancelled, gives back what it got. A crash
+        of the server may take deliveries back; they are repeated then."""
         taking = self._lane.run_once(self.messages.receive, asked, writes=True, weight=weight_of(asked.limit))
         try:
             return await delivered(

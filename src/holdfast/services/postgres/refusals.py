@@ -44,17 +44,17 @@ _CODES: dict[str, tuple[type[HoldfastError], str]] = {
     "42703": (UnsupportedStore, "a table of Holdfast has other columns: has another program changed it?"),
 }
 OVERTAKEN = ("23505", "40001", "40P01")
-"""Another transaction was quicker: the same again finds what it did."""
+"""Codes of a conflict with another transaction: a repetition sees its result."""
 
 LOCKED = "55P03"
-"""Another transaction holds a lock for longer than ``lock_timeout``."""
+"""Code of a lock that another transaction holds for longer than ``lock_timeout``."""
 
 GONE = ("3F000", "42P01")
-"""The schema must be looked at again, and made anew, before the next call."""
+"""Codes after which the schema is checked, and created if it is missing, before the next call."""
 
 
 def explain(what: str, error: psycopg.Error) -> HoldfastError:
-    """The error for the caller of ``what``, of which nothing was done."""
+    """Return the error for the caller of ``what``, of which nothing was done."""
     code = error.sqlstate or ""
     text = error.diag.message_primary or str(error).strip() or type(error).__name__
     if not code:
@@ -66,15 +66,16 @@ def explain(what: str, error: psycopg.Error) -> HoldfastError:
 
 
 def _unconnected(what: str, text: str) -> HoldfastError:
-    """libpq gives no code for what the server said before a connection stood."""
-    for told, kind in (
+    """Return the error for a failed connection. libpq gives no code for what the server answered."""
+    for beginning, kind in (
         ("password authentication failed", LoginRefused),
         ("no password supplied", LoginRefused),
         ("no pg_hba.conf entry", LoginRefused),
         ("role ", LoginRefused),
         ("database ", ConfigError),
     ):
-        if f"FATAL:  {told}" in text or (told.endswith(("failed", "supplied")) and told in text):
+        ends = beginning.endswith(("failed", "supplied"))
+        if f"FATAL:  {beginning}" in text or (ends and beginning in text):
             return kind(f"{what}: {text}")
     if "session is read-only" in text or "server is in hot standby mode" in text:
         return TakesNoWrites(f"{what}: {STANDBY} ({text})")
@@ -82,7 +83,7 @@ def _unconnected(what: str, text: str) -> HoldfastError:
 
 
 def unknown(what: str, error: psycopg.Error) -> HoldfastError:
-    """The error for the caller of ``what``, whose commit had been asked for when ``error`` came."""
+    """Return the error for the caller of ``what``, whose commit had been asked for when ``error`` came."""
     if not is_broken(error):
         return explain(what, error)
     text = error.diag.message_primary or str(error).strip() or type(error).__name__
@@ -90,12 +91,13 @@ def unknown(what: str, error: psycopg.Error) -> HoldfastError:
 
 
 def is_broken(error: psycopg.Error) -> bool:
-    """Return True if the connection may be of no more use: neither the server nor the driver has refused a
+    """Return True if the connection may be broken: neither the server nor the driver has refused a
     statement."""
     refused_here = not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return not is_rolled_back(error) and not (error.sqlstate is None and refused_here)
 
 
 def is_rolled_back(error: psycopg.Error) -> bool:
-    """Return True if the server itself has told that the transaction failed, and still stands."""
+    """Return True if the server itself reported that the transaction failed, and the connection still
+    works."""
     return error.sqlstate is not None and error.diag.severity_nonlocalized == "ERROR"

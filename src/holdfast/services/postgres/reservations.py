@@ -1,8 +1,8 @@
 """The reservations of keys: they keep the messages of a key for one membership, in order of arrival.
 
-What a reservation keeps is set aside as it is found among the ready messages, once each, and stays so when
-the reservation ends: receives then find it by its key. A statement that set something aside while the
-reservation was ended by another may be late, so reservations that have ended are known for a while longer.
+A message of a reserved key is set aside once, when it is found among the ready ones. It stays so when the
+reservation ends: receives then find it by its key. A statement may set a message aside just when another one
+ends the reservation, so ended reservations are remembered for a while.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from holdfast.services.postgres.lane import Connection
 from holdfast.services.postgres.messages import KEPT_MICROS, PostgresMessages, delivery_of
 
 SLOW_S = 0.2
-"""A take that takes longer passes over much that was taken and can't be removed, because another program
-holds a transaction open. The next ones go on from there, though something may have come before it."""
+"""Seconds beyond which a take is slow: it passes over deleted rows that can't be removed, because another
+program holds a transaction open. The next takes go on from its end, though earlier messages may have come."""
 
 FULL_SHARE = 0.1
-"""The largest part of the time for which takes then look from the start of a key."""
+"""Share of the time in which takes may then start from the beginning of a key."""
 
 RESERVE = """
 WITH fast AS MATERIALIZED (
@@ -38,7 +38,7 @@ WHERE r.holder = excluded.holder OR r.epoch <= excluded.epoch
     OR r.ends_at <= {schema}.micros(clock_timestamp())
 RETURNING 1"""
 
-# In order, as everybody locks them.
+# In the order in which all statements lock them.
 KEEP = """
 WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
@@ -52,8 +52,8 @@ UPDATE {schema}.reservations AS r SET ends_at = {schema}.micros(clock_timestamp(
 FROM fast, living WHERE r.queue = %(queue)s AND r.key = living.key
 RETURNING r.key"""
 
-# Who holds the key, what is kept of it, and its delivery are one step. What another has locked is waited for:
-# passed over, it would come behind later ones.
+# Who holds the key, what is kept of it, and its delivery are one step. Rows that another has locked are
+# waited for: if passed over, they would come behind later ones.
 TAKE = """
 WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
@@ -191,7 +191,7 @@ class PostgresReservations:
         return held
 
     async def keep(self, connection: Connection, asked: Sequence[KeepCall]) -> list[list[bytes]]:
-        """Renew reservations; returns the keys of those that are."""
+        """Renew reservations; returns the keys of those that still exist."""
         kept = []
         for one in asked:
             call = {**one._asdict(), "keys": list(one.keys)}
@@ -242,9 +242,9 @@ class PostgresReservations:
             queues, numbers_, receives = zip(*rows, strict=True)
             keys, counted = zip(*rows.values(), strict=True)
             columns = (list(queues), numbers(numbers_), numbers(receives), list(keys), numbers(counted))
-            told = await connection.execute(self._put_back, (*columns, KEPT_MICROS), binary=True)
+            returned = await connection.execute(self._put_back, (*columns, KEPT_MICROS), binary=True)
             places = list(rows)
-            standing = {places[place - 1] for place, stands in await told.fetchall() if stands}
+            standing = {places[place - 1] for place, stands in await returned.fetchall() if stands}
         return [
             [
                 each.receipt

@@ -1,13 +1,13 @@
 """The results log in PostgreSQL.
 
-A commit takes the cursors of its results under a lock, which it holds until it is committed: above all
-cursors that show, and above the server's time, so that a server that has lost its last results gives none
-again.
+A commit takes the cursors of its results under a lock, which it holds until it is committed. They are above
+all visible cursors and above the server's time, so that a server that has lost its last results uses no
+cursor again.
 
-Each writer has a lock of its own, so that no process waits until another one's commit is on disk. A reader
-must not pass a cursor below which one may still show. Who took a lower cursor than one that shows did so
-before that one showed, and so was under way when the reader saw it. So the reader notes the last cursor of
-its page, then waits for all commits that are under way, and reads the page up to that cursor.
+Each writer has its own lock, so that no process waits until another one's commit is on disk. A reader must
+not pass a cursor below which another may still become visible. A commit with a lower cursor than a visible
+one took it earlier, and so was under way when the reader saw the visible one. So the reader notes the last
+cursor of its page, then waits for all commits under way, and reads the page up to that cursor.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ WHERE {stream}cursor > %s AND cursor <= %s ORDER BY cursor LIMIT %s"""
 
 STREAM = "stream = %s AND "
 
-# Who waits for a lock has no cursors yet, and will take them above those that show now.
+# A session that waits for a lock has no cursors yet; its cursors will be above all that are visible now.
 UNDER_WAY = """
 SELECT pid, virtualtransaction FROM pg_locks
 WHERE locktype = 'advisory' AND classid = %s AND objsubid = 2 AND granted
 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
 
 PAUSE_S = 0.001
-"""Until the next look at the commits that are under way."""
+"""Seconds until the next check of the commits under way."""
 
 FIND = """
 SELECT cursor, key, epoch, name, body, at FROM {schema}.results
 WHERE key = %s AND name = %b ORDER BY cursor DESC LIMIT 1"""
 
-# Of the first results after a cursor those that are old. The last one of all that expired stays known, so
-# that no cursor comes twice.
+# Drops the old ones of the first results after a cursor. The last expired cursor is kept, so that no cursor
+# is used twice.
 EXPIRE = """
 WITH oldest AS MATERIALIZED (
     SELECT cursor, at FROM {schema}.results WHERE cursor > %s
@@ -142,7 +142,7 @@ class PostgresResults:
         return await self._lane.read(read)
 
     async def _written(self) -> None:
-        """Wait until no commit is under way that is now."""
+        """Wait until all commits that are under way now have ended."""
         writing = await self._lane.read(self._under_way)
         while writing:
             await self._clock.sleep(PAUSE_S)

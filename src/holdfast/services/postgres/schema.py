@@ -1,4 +1,4 @@
-"""The schema: numbered migrations, each applied once, by whoever comes first."""
+"""The schema: numbered migrations, each applied once, by the first process that needs it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from holdfast.errors import UnsupportedStore
 
 OLDEST_SERVER = 13
 
-# From the tables of the catalog: to_regclass() would answer from a cache, which is out of date where another
-# connection has made the schema while this one waited for its lock.
+# From the tables of the catalog: the cache of to_regclass() is out of date if another connection has made the
+# schema while this one waited for its lock.
 NAMED = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)"
 
 STANDING = "SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'migrations')"
@@ -26,7 +26,7 @@ CREATE TABLE {schema}.migrations (number integer PRIMARY KEY, at timestamptz NOT
 
 
 def migrations() -> list[Migration]:
-    """Every migration, in order. In their SQL ``{schema}`` stands for the schema's name."""
+    """Return every migration, in order. In their SQL ``{schema}`` stands for the schema's name."""
     assert __package__ is not None
     return migrations_of(__package__)
 
@@ -56,13 +56,13 @@ GRANTS_TO_SEND_TASKS = (
 
 
 def grants(schema: str, role: str, statements: Sequence[str] = GRANTS) -> list[str]:
-    """The statements by which a role may do all but migrate, or what others grant."""
+    """Return the statements that grant a role everything but migrations, or those given."""
     quoted = '"' + role.replace('"', '""') + '"'
     return [qualified(statement, schema).replace("{role}", quoted) for statement in statements]
 
 
 def newest() -> int:
-    """The number of the last migration that this version of Holdfast knows."""
+    """Return the number of the last migration that this version of Holdfast knows."""
     return migrations()[-1].number
 
 
@@ -78,7 +78,7 @@ async def steps_of(connection: AsyncConnection[Any], schema: str) -> SchemaSteps
 
 
 async def _version(connection: AsyncConnection[Any], schema: str) -> int:
-    """The number of the last migration that the schema has had; 0 for none. Raises as ``steps_of``."""
+    """Return the number of the last migration that the schema has had; 0 for none. Raises as ``steps_of``."""
     server = connection.info.server_version // 10_000
     if server < OLDEST_SERVER:
         raise UnsupportedStore(f"PostgreSQL {server} is too old; Holdfast needs {OLDEST_SERVER} or newer")
@@ -102,7 +102,7 @@ async def migrate(connection: AsyncConnection[Any], schema: str, *, contract: bo
     if not _wanted(await steps_of(connection, schema), schema, contract=contract):
         return []
     async with connection.transaction():
-        # Whatever the database's default is: it is to see what the one before has made.
+        # Whatever the database's default is: this transaction must see what the one before has made.
         await connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         # Held until the end of the transaction, so that a pooler between doesn't matter.
         await _first(
@@ -120,7 +120,7 @@ async def migrate(connection: AsyncConnection[Any], schema: str, *, contract: bo
 
 
 def _wanted(steps: SchemaSteps, schema: str, *, contract: bool) -> list[int]:
-    """The numbers of the migrations to apply."""
+    """Return the numbers of the migrations to apply."""
     if contract:
         return sorted([*steps.expand, *steps.contract, *steps.blocked])
     if steps.blocked:
@@ -129,7 +129,7 @@ def _wanted(steps: SchemaSteps, schema: str, *, contract: bool) -> list[int]:
 
 
 def _noted(migration: Migration, schema: str) -> str:
-    """The statement that notes that a migration was applied."""
+    """Return the statement that notes that a migration was applied."""
     note = "(number, contracts) VALUES (%s, true)" if migration.contracts else "(number) VALUES (%s)"
     return qualified(f"INSERT INTO {{schema}}.migrations {note}", schema)
 
@@ -146,6 +146,6 @@ async def _found(connection: AsyncConnection[Any], schema: str) -> None:
 
 
 async def _first(connection: AsyncConnection[Any], query: str, *parameters: Any) -> Any:
-    """The first column of the first row."""
+    """Return the first column of the first row."""
     row = await (await connection.execute(query.encode(), parameters)).fetchone()
     return row[0] if row else None

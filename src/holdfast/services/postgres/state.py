@@ -30,7 +30,7 @@ DUE = """
 SELECT extract(epoch FROM clock_timestamp())::float8,
     EXISTS (SELECT FROM {schema}.checkpoints WHERE due > 0 AND due >= %s AND due < %s)"""
 
-# What is locked is being committed, which replaces its time.
+# A locked row is being committed, which replaces its time.
 LEASE = """
 WITH found AS MATERIALIZED (
     SELECT ctid AS place, key, due FROM {schema}.checkpoints WHERE due > 0 AND due >= %s AND due < %s
@@ -54,31 +54,31 @@ FROM unnest(%b::text[], %b::bytea[]) AS c (key, record) WHERE s.key = c.key"""
 FORGET = "DELETE FROM {schema}.recents WHERE checkpoint = ANY(%s::bigint[])"
 
 DUE_MARGIN_S = 10.0
-"""How much later than it is due a commit may say so for the next look to see it."""
+"""Seconds by which a commit may be late for the next search to find its key."""
 
 WIDE_SHARE = 0.02
-"""The largest part of the time that is spent on looks for all that is due, from the beginning."""
+"""Share of the time that searches from the beginning may take."""
 
 EXPIRE_BATCH = 500
 """Checkpoints that one transaction expires, so that commits don't wait for it."""
 
 
 class _DueMark:
-    """From which time looks for what is due begin. Before it there are only old versions of rows, which the
-    server can't remove while somebody holds a transaction open, and what was committed late: for that a look
-    begins at 0 now and then, the more seldom the longer it takes."""
+    """The time from which searches for due keys begin. Before it there are only old versions of rows, which
+    the server can't remove while a transaction is open, and rare late commits. For these a search begins at 0
+    now and then, the less often the longer it takes."""
 
     def __init__(self) -> None:
         self._since = self._before = 0.0
         self.full_at = -math.inf
 
     def start(self, before: float, now: float) -> tuple[float, bool]:
-        """Begin a look; returns from which time, and whether it is a look from the beginning."""
+        """Begin a search; returns its start time, and whether it begins at 0."""
         is_full = now >= self.full_at or before <= self._before
         return 0.0 if is_full else self._since, is_full
 
     def end(self, before: float, present: float, *, full_again_at: float | None) -> None:
-        """End a look that has found all, at the server's time ``present``."""
+        """End a search that has found all due keys, at the server's time ``present``."""
         self._before = before
         self._since = min(before, present) - DUE_MARGIN_S
         if full_again_at is not None:
@@ -160,7 +160,7 @@ class PostgresState:
             )
             return [key for _, key in sorted(await rows.fetchall())]
 
-        # Mostly nothing is due: a transaction is for when something is.
+        # Mostly nothing is due: only a due key needs a transaction.
         present, is_due = await self._lane.read(look)
         keys = await self._lane.write(lease) if is_due else []
         if len(keys) < limit:

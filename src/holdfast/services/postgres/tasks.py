@@ -1,7 +1,7 @@
 """The task store in PostgreSQL. Its time is the database's clock.
 
-The rules of tasks decide. Changes of any kind that come together are one read and one write of all their
-tasks, whose rows are locked between. Each change is decided in order.
+The rules of tasks decide. Changes that arrive together are one read and one write of all their tasks, whose
+rows are locked between. The changes are judged in order.
 
 A new epoch isn't the next number, but one that was never issued: a standby that takes over may not have had
 the last attempts, and these must stay fenced.
@@ -48,12 +48,12 @@ from holdfast.services.postgres.messages import (
 )
 
 EXPIRE_BATCH = 500
-"""Tasks that one transaction looks at to drop them, so that others don't wait for it."""
+"""Tasks that one transaction checks, so that others don't wait long for it."""
 
 CHANCE = 1 << 20
-"""Where the server's clock is behind a task's last epoch, the next is one of so many."""
+"""Range of the random step to the next epoch where the server's clock is behind a task's last one."""
 
-# In order of trace, as everybody locks them.
+# In order of trace, in which all transactions lock them.
 STANDING = """
 SELECT trace, ctid::text, record FROM {schema}.tasks
 WHERE app = %s AND trace = ANY (%b::bytea[]) ORDER BY trace FOR UPDATE"""
@@ -61,7 +61,7 @@ WHERE app = %s AND trace = ANY (%b::bytea[]) ORDER BY trace FOR UPDATE"""
 # After the rows are locked.
 NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
-# Who adds a task that another one has added meanwhile fails, and is repeated: it finds that one then.
+# Adding a task that another transaction has added meanwhile fails; the repetition finds that task.
 ADD = """
 INSERT INTO {schema}.tasks (app, trace, type, state, open, moved_at, record, known_at)
 SELECT %s, a.*, %s
@@ -83,8 +83,8 @@ WITH RECURSIVE apps (app) AS (
 )
 SELECT app FROM apps WHERE app IS NOT NULL"""
 
-# By their places, where they stay while they are locked: joined by app and trace, while the server has no
-# statistics yet, all tasks would be compared with all that change.
+# By their places, which are fixed while they are locked. Joined by app and trace, without statistics, the
+# server would compare all tasks with all changed ones.
 UPDATE = """
 UPDATE {schema}.tasks AS t
 SET type = a.type, state = a.state, open = a.open, moved_at = a.moved_at, record = a.record
@@ -113,7 +113,7 @@ ORDER BY trace {order} LIMIT %(limit)s"""
 
 COUNTS = "SELECT type, state, count(*) FROM {schema}.tasks WHERE app = %s GROUP BY type, state"
 
-# Passes over those that somebody changes at this moment.
+# Passes over rows that are being changed.
 OLDEST = """
 SELECT known_at, trace, record FROM {schema}.tasks
 WHERE app = %s AND known_at < %s AND (known_at, trace) > (%s, %b)
@@ -131,8 +131,7 @@ Briefs = list[SentMessage]
 
 
 class TaskRequest(NamedTuple):
-    """A change of a task, and in bytes of which. ``brief`` makes what is sent with an outcome; None: nothing
-    can be."""
+    """A change of a task. ``brief`` makes the outcome event to send; None if none can be sent."""
 
     change: TaskChange
     task_id: bytes
@@ -140,7 +139,7 @@ class TaskRequest(NamedTuple):
 
 
 class ExpiryLook(NamedTuple):
-    """Tasks looked at to drop them, up to ``last``; ``more``: those after may have expired too."""
+    """A page of checked tasks, up to ``last``. ``more``: later ones may have expired too."""
 
     dropped: int
     last: tuple[float, bytes]
@@ -148,7 +147,7 @@ class ExpiryLook(NamedTuple):
 
 
 async def apps_of(database: PostgresDatabase) -> list[str]:
-    """The names of all apps that have tasks, in order."""
+    """Return the names of all apps that have tasks, in order."""
 
     async def read(connection: Connection) -> list[str]:
         rows = await connection.execute(database.sql(APPS))
@@ -315,8 +314,8 @@ class PostgresTasks(TaskStore):
     async def _locked(
         self, connection: Connection, task_ids: Iterable[bytes]
     ) -> tuple[dict[bytes, Task], dict[bytes, str], float]:
-        """The tasks of these traces that are known, which nobody else changes until the end of the
-        transaction; the places of their rows; and the time after they were locked."""
+        """Return the tasks of these traces that exist, locked until the end of the transaction; the places of
+        their rows; and the time after they were locked."""
         rows = await connection.execute(self._standing, (self._app, list(task_ids)), binary=True)
         clock = await connection.execute(self._now, binary=True)
         with reading("a task's record"):
@@ -376,7 +375,7 @@ class PostgresTasks(TaskStore):
 
 
 def _bytes_of(request: TaskRequest) -> int:
-    """The size of what a change brings, twice where it may be sent with its outcome too."""
+    """Return the size of what a change brings, twice where it may be sent with its outcome too."""
     size = sum(len(value) for value in msgspec.structs.astuple(request.change) if isinstance(value, bytes))
     return size if request.brief is None else 2 * size
 

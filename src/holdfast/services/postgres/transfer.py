@@ -96,6 +96,6 @@ class StateTransfer:
         await connection.execute(self._raise, (above, above))
 
     async def last_cursor(self, connection: Connection) -> int:
-        """The highest cursor so far; 0 for none."""
+        """Return the highest cursor so far; 0 for none."""
         [last] = await (await connection.execute(self._last, binary=True)).fetchone() or (0,)
         return int(last)

@@ -63,7 +63,7 @@ class RedisConnection:
         except RedisRefused as refused:
             if refused.code != "NOSCRIPT":
                 raise self._explained(script.name, refused) from refused
-        # The server is new or has restarted. The text goes where the digest went, and is kept there.
+        # The server is new or has restarted: the text goes to the same server, which keeps it.
         try:
             return await self._call(script.name, keys[0], "EVAL", script.text, *words[1:])
         except RedisRefused as refused:
@@ -115,8 +115,8 @@ class RedisConnection:
         return replies
 
     async def subscribe(self, key: str, *channels: str) -> Subscription:
-        """Listen to channels at the server that has ``key``, which is where its scripts publish. What is
-        published from the return on is heard, until the subscription is lost."""
+        """Subscribe to channels at the server that has ``key``, where its scripts publish. Later messages are
+        received, until the subscription is lost."""
         host, left = await self._host(key), self._masters_left
         self.meter.count("redis", "SUBSCRIBE")
         try:
@@ -157,7 +157,7 @@ class RedisConnection:
                 return await lane.call(*words, asking=asking)
             except RedisRefused as refused:
                 if refused.code == "READONLY":
-                    lane.leave()  # a master no more: the Sentinels are asked for the new one
+                    lane.leave()  # not the master any longer: the Sentinels name the new one
                 elif refused.code == "CLUSTERDOWN":
                     self._forget(host)
                 redirects += 1

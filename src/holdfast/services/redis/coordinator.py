@@ -48,7 +48,7 @@ class RedisCoordinator:
 
     async def renew(self, member: Member, ttl_s: float) -> None:
         self._lapse_at = min(self._lapse_at, self._clock.monotonic() + ttl_s)
-        # One command, whatever the node owns. XX: only what still lives is prolonged.
+        # One command, whatever the node owns. XX: only an existing key is prolonged.
         life = f"{self._root}:member:{member.id}"
         if await self._connection.command(life, "SET", life, _encode(member), "PX", _ms(ttl_s), "XX") is None:
             raise membership_lost(member.id)
@@ -132,7 +132,7 @@ class RedisCoordinator:
             if remaining_s <= 0:
                 return after, []
             if self._lapse_at <= self._clock.monotonic():
-                await self.members()  # a time to live ends silently: who looks tells the others
+                await self.members()  # a time to live ends silently: this reading publishes it
             else:
                 await self._clock.wait(rung, min(remaining_s, self._lapse_at - self._clock.monotonic()))
 
@@ -142,16 +142,16 @@ class RedisCoordinator:
     def _change(self, message: bytes) -> Change | None:
         """Return the change in a message; None if it isn't understood, as it may come from a later
         version."""
-        kind, _, told = message.partition(b" ")
+        kind, _, body = message.partition(b" ")
         try:
             if kind == b"claim":
-                version, member, key = told.decode().split(" ", 2)
+                version, member, key = body.decode().split(" ", 2)
                 return Change("claim", claim=Claim(key, member, int(version)))
             if kind == b"joined":
-                self._lapse_at = 0.0  # when it lapses is not told: look
-                return Change("joined", member=_member.decode(told))
+                self._lapse_at = 0.0  # the message doesn't hold its expiry: read it
+                return Change("joined", member=_member.decode(body))
             if kind == b"left":
-                return Change("left", member=_member.decode(told))
+                return Change("left", member=_member.decode(body))
         except UNREADABLE:
             pass
         return None

@@ -15,7 +15,7 @@ SETTINGS = ("appendonly", "appendfsync", "save", "maxmemory", "maxmemory-policy"
 
 
 async def check(connection: RedisConnection) -> list[Risk]:
-    """The risks to what every master keeps. Nothing is changed. Raises Unavailable."""
+    """Return the risks to what every master keeps. Nothing is changed. Raises Unavailable."""
     infos = {server: _info(reply) for server, reply in await connection.everywhere("INFO")}
     settings: dict[str, dict[str, str]] = {server: {} for server in infos}
     try:
@@ -25,13 +25,13 @@ async def check(connection: RedisConnection) -> list[Risk]:
                 settings.setdefault(server, {}).update(zip(words[::2], words[1::2], strict=True))
     except (ConfigError, OperationRefused) as refusal:
         text = f"its settings can't be read, so what a crash would lose is not known ({refusal})"
-        unread = Risk("", "warning", text, "allow CONFIG GET to this user, or ask whoever runs the server")
+        unread = Risk("", "warning", text, "allow CONFIG GET to this user, or ask its administrator")
         return [unread, *(risk for server, info in infos.items() for risk in judge_version(server, info))]
     return [risk for server, info in infos.items() for risk in judge(server, settings[server], info)]
 
 
 def judge(server: str, settings: Mapping[str, str], info: Mapping[str, str]) -> list[Risk]:
-    """The risks in a server's settings (CONFIG GET) and what it says of itself (INFO)."""
+    """Return the risks in a server's settings (CONFIG GET) and what it says of itself (INFO)."""
     return [
         *judge_version(server, info),
         *_judge_disk(server, settings),
@@ -41,7 +41,7 @@ def judge(server: str, settings: Mapping[str, str], info: Mapping[str, str]) -> 
 
 
 def judge_version(server: str, info: Mapping[str, str]) -> list[Risk]:
-    """The risk in a server too old; Valkey says which Redis it is like."""
+    """Return the risk in a server too old; Valkey says which Redis it is like."""
     version = info.get("redis_version", "")
     if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= OLDEST:
         return []
@@ -55,7 +55,7 @@ def _judge_disk(server: str, settings: Mapping[str, str]) -> list[Risk]:
         if not settings.get("save"):
             text = (
                 "nothing is kept on disk: a restart loses every message and every checkpoint, and streams"
-                " begin anew without the messages that they had already deleted"
+                " begin again without the messages that they had already deleted"
             )
             return [Risk(server, "failed", text, fix)]
         text = (

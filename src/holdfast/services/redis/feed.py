@@ -18,7 +18,7 @@ KEPT = 10_000
 
 
 class ChannelFeed:
-    """The messages of one channel. ``rung`` is set, and replaced by a new event, whenever one comes or the
+    """The messages of one channel. ``rung`` is set, and replaced by a new event, at each message and when the
     subscription is lost."""
 
     def __init__(self, connection: RedisConnection, key: str, channel: str) -> None:
@@ -33,8 +33,8 @@ class ChannelFeed:
         self._listening: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Listen, if not so already. What is published from the return on is heard or known to be missed.
-        Raises as the connection does."""
+        """Start listening, once. Later messages are received, or known to be missed. Raises as the connection
+        does."""
         if self._listening is None:
             async with self._beginning:
                 if self._listening is None:
@@ -42,7 +42,7 @@ class ChannelFeed:
                     self._listening = asyncio.create_task(self._listen(subscription))
 
     def after(self, number: int) -> list[bytes] | None:
-        """The messages after a number; None if some of them were missed or are no longer kept."""
+        """Return the messages after a number; None if some of them were missed or are no longer kept."""
         if number < self._first:
             return None
         return list(islice(self._messages, number - self._first, None))
@@ -53,7 +53,7 @@ class ChannelFeed:
         rung.set()
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.wait([self._listening])

@@ -1,6 +1,6 @@
 """A lane: one connection to one server, shared by all calls made at the same time.
 
-Calls made while others are under way form the next batch, which is written and answered as one. So the
+Calls made while others are under way form the next batch, which is written and answered as one. The
 number of connections doesn't grow with the calls, and under load a call costs a fraction of a round trip.
 (The library's own pipelines don't say whether a failed call was sent, and the caller must know that.)
 """
@@ -22,8 +22,8 @@ from holdfast.services.redis.refusals import RedisRefused
 
 BATCH_MAX = 500
 BATCH_BYTES_MAX = 1 << 20
-"""Calls of one batch, and their size unless a single one is larger; more would make the first wait for its
-answer."""
+"""The largest batch: calls, and bytes unless a single call is larger. In a larger one the first call would
+wait for its answer."""
 
 Word = str | bytes | int
 
@@ -104,7 +104,7 @@ class Lane:
                 self._waiting.clear()
 
     def _take(self) -> list[_Call]:
-        """The next batch, without the calls whose callers wait no more."""
+        """Return the next batch, without calls whose callers were cancelled."""
         batch: list[_Call] = []
         size = 0
         while self._waiting and len(batch) < BATCH_MAX:
@@ -158,7 +158,7 @@ class Lane:
         return Unavailable(f"{self.name}: the connection was closed before the call was sent")
 
     async def _lose(self, unanswered: Sequence[_Call], why: str) -> None:
-        """Drop the connection, because later answers would be taken for those of other calls."""
+        """Drop the connection, because later answers would be taken for answers to other calls."""
         await self._drop()
         _fail(unanswered, OutcomeUnknown(f"{self.name}: {why}"))
 

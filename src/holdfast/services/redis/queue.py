@@ -43,7 +43,7 @@ from holdfast.services.redis.replicas import ConfirmedConnection
 
 
 def _script(name: str, *parts: str) -> Script:
-    """A script of a queue. It has no more in front than it needs: each call makes all functions again."""
+    """Load a script of a queue with the functions that it needs, which each call of it defines again."""
     return Script.load(f"queue_{name}", "queue", *(f"queue_{part}" for part in parts))
 
 
@@ -66,10 +66,11 @@ WAITING = _script("waiting")
 RESTORE = _script("restore", "ready", "add")
 
 PRIORITY_MAX = 5_000
-"""The highest priority that is told from lower ones: scores of sorted sets are exact up to 2^53."""
+"""The highest priority that counts: scores of sorted sets are exact up to 2^53."""
 
 SAFETY_S = 2.0
-"""How long a waiting receive relies on being woken: who should have heard of a message may have died."""
+"""Seconds for which a waiting receive relies on being woken. The process that was to be woken may have
+died."""
 
 DEAD_LETTERS_A_CALL = 100
 EXPIRE_BATCH = 1000
@@ -80,9 +81,8 @@ class RedisQueue(NumberedQueue):
     """One named queue in a namespace of a Redis, and its dead letters.
 
     Times are the server's. Calls raise what those of a ``RedisConnection`` do. With ``wait_replicas`` in its
-    address, a message or dead letter that so many replicas don't have is of unknown outcome. ``bell`` hears
-    of messages for receives of this process that wait. It and the connections are shared with other queues,
-    and closed by who made them.
+    address, a message or dead letter that fewer replicas have is of unknown outcome. ``bell`` wakes waiting
+    receives of this process. It and the connections are shared with other queues, and closed by their maker.
     """
 
     def __init__(
@@ -219,8 +219,8 @@ class RedisQueue(NumberedQueue):
         listed: list[DeadLetter] = []
         while len(listed) < limit:
             count = min(DEAD_LETTERS_A_CALL, limit if key is None else DEAD_LETTERS_A_CALL)
-            told = await self._connection.script(DEAD_LETTERS, (self._root,), count, after)
-            page = [_dead_letter(told[at : at + 5]) for at in range(0, len(told), 5)]
+            reply = await self._connection.script(DEAD_LETTERS, (self._root,), count, after)
+            page = [_dead_letter(reply[at : at + 5]) for at in range(0, len(reply), 5)]
             listed += [letter for letter in page if key in (None, letter.key)]
             if len(page) < count:
                 break
@@ -246,7 +246,7 @@ class RedisQueue(NumberedQueue):
     # --- transfer
 
     async def waiting(self, limit: int, after: str = "") -> list[WaitingMessage]:
-        _, *told = await self._connection.script(WAITING, (self._root,), limit, CALL_BYTES, after or "0")
+        _, *reply = await self._connection.script(WAITING, (self._root,), limit, CALL_BYTES, after or "0")
         return [
             WaitingMessage(
                 number.decode(),
@@ -258,7 +258,7 @@ class RedisQueue(NumberedQueue):
                 _key(attributes),
             )
             for number, receives, delay, body, attributes in zip(
-                *(told[at::5] for at in range(5)), strict=True
+                *(reply[at::5] for at in range(5)), strict=True
             )
         ]
 
@@ -269,10 +269,10 @@ class RedisQueue(NumberedQueue):
         for m in messages:
             number = "" if m.number is None else m.number
             words += (number, m.receives, micros(m.delay_s), m.body, _encode(m.attributes, m.key))
-        status, *told = await self._confirmed.script(RESTORE, (self._root,), *words)
+        status, *reply = await self._confirmed.script(RESTORE, (self._root,), *words)
         if status == b"taken":
             raise OperationRefused(
-                f"queue {self._name!r}: message number {told[0].decode()} is not above those that are there;"
+                f"queue {self._name!r}: message number {reply[0].decode()} is not above those that are there;"
                 " empty the queue first"
             )
 
@@ -301,9 +301,9 @@ class RedisQueue(NumberedQueue):
     async def _pick(
         self, limit: int, visibility_s: float, holder: str, waits_s: float
     ) -> tuple[list[Delivery], float]:
-        """Take what can be delivered at once. Return it, and in how many seconds something can be if nothing
-        can now; infinite if there is no message. With ``waits_s``, the process is then told of a message that
-        comes within that time. Cancelled half-way, it gives back what it got."""
+        """Return the messages that can be delivered at once, and otherwise the seconds until one can be,
+        which are infinite if there is none. With ``waits_s``, a message that comes within that time wakes
+        this process. If cancelled, gives back what it got."""
         words: tuple[Word, ...] = (limit, CALL_BYTES, micros(visibility_s), holder)
         waiter = (self._bell.channel, micros(waits_s)) if waits_s > 0 else ("", 0)
 
@@ -312,15 +312,15 @@ class RedisQueue(NumberedQueue):
             await self.give_back([d.receipt for d in _deliveries(rows, marks)], 0)
 
         taking = self._connection.script(RECEIVE, (self._root,), *words, *waiter)
-        _, due, marks, *told = await delivered(taking, give_back)
-        return _deliveries(told, marks), int(due) / 1e6 if int(due) >= 0 else math.inf
+        _, due, marks, *rows = await delivered(taking, give_back)
+        return _deliveries(rows, marks), int(due) / 1e6 if int(due) >= 0 else math.inf
 
     async def _wait(self, heard: int, wakes: int, seconds: float) -> None:
         """Wait until a message may be there, the receive is woken, or the time is over."""
         end_at, name = self._clock.monotonic() + seconds, self._root.encode()
         while self._wakes == wakes:
-            rung, told = self._bell.rung, self._bell.after(heard)
-            if told is None or name in told:
+            rung, queues = self._bell.rung, self._bell.after(heard)
+            if queues is None or name in queues:
                 return
             heard = self._bell.last
             if (remaining_s := end_at - self._clock.monotonic()) <= 0:
@@ -346,7 +346,7 @@ class RedisQueue(NumberedQueue):
 
 
 def bell_of(connection: RedisConnection, clock: Clock) -> ChannelFeed:
-    """A channel for this process alone, on which scripts tell it of messages in queues that it waits for."""
+    """Return a channel of this process, on which scripts announce messages in queues that it waits for."""
     channel = f"{{{connection.address.namespace}}}:bell:{clock.new_id()}"
     return ChannelFeed(connection, channel, channel)
 
@@ -357,18 +357,18 @@ def root_of(connection: RedisConnection, name: str) -> str:
 
 
 def names_of(connection: RedisConnection) -> str:
-    """The key of the set of all queues' names."""
+    """Return the key of the set of all queues' names."""
     return f"{connection.address.namespace}:queues"
 
 
 async def all_names(connection: RedisConnection) -> list[str]:
-    """The names of all queues to which messages were ever sent, in order."""
+    """Return the names of all queues to which messages were ever sent, in order."""
     key = names_of(connection)
     return sorted(name.decode() for name in await connection.command(key, "SMEMBERS", key))
 
 
 async def filled(connection: RedisConnection) -> list[str]:
-    """The names of all queues that hold messages, in order."""
+    """Return the names of all queues that hold messages, in order."""
     names = await all_names(connection)
     bodies = [f"{root_of(connection, name)}:bodies" for name in names]
     counts = await asyncio.gather(*(connection.command(each, "HLEN", each) for each in bodies))
@@ -376,12 +376,12 @@ async def filled(connection: RedisConnection) -> list[str]:
 
 
 def _delay(message: Outgoing) -> int:
-    """The delay of a message that is sent, in microseconds; its priority, negative, if it has one."""
+    """Return the delay of a message that is sent, in microseconds; its priority, negative, if it has one."""
     return micros(message.delay_s) or -min(max(0, message.priority), PRIORITY_MAX)
 
 
 def _encode(attributes: dict[str, str], key: str) -> bytes:
-    """The attributes as they are stored, with the key of the message: see queue.lua."""
+    """Return the attributes as they are stored, with the key of the message before them (see queue.lua)."""
     if not key:
         return encode_attributes(attributes) if attributes else b""
     if not attributes:
@@ -391,17 +391,17 @@ def _encode(attributes: dict[str, str], key: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _mark(name: str | None, key: str) -> bytes:
-    """The key as it stands before attributes, of which the first has this name, or alone."""
+    """Return the key as it is stored before attributes, the first of which is ``name``, or alone."""
     return b"{\t\n%b\n" % _word(key) if name is None else b"{\t%b:\n%b\n," % (_word(name), _word(key))
 
 
 def _word(key: str) -> bytes:
-    """A key as scripts know it: without line ends, whatever it is."""
+    """Return a key as scripts get it: as JSON, without line ends."""
     return msgspec.json.encode(key)
 
 
 def _key(attributes: bytes) -> str:
-    """The key that is stored with the attributes of a message; "" if there is none."""
+    """Return the key that is stored with the attributes of a message; "" if there is none."""
     return str(msgspec.json.decode(attributes.split(b"\n", 2)[1])) if attributes[:2] == b"{\t" else ""
 
 
@@ -409,16 +409,16 @@ def _decode(attributes: bytes) -> dict[str, str]:
     return {} if attributes.startswith(b"{\t\n") else decode_attributes(attributes)
 
 
-def _taken(told: Sequence[Any]) -> Taken | None:
-    if told[0] == b"gone":
+def _taken(reply: Sequence[Any]) -> Taken | None:
+    if reply[0] == b"gone":
         return None
-    _, more, marks, *rest = told
+    _, more, marks, *rest = reply
     return Taken(_deliveries(rest, marks), bool(int(more)))
 
 
-def _deliveries(told: Sequence[bytes], marks: Sequence[bytes]) -> list[Delivery]:
+def _deliveries(rows: Sequence[bytes], marks: Sequence[bytes]) -> list[Delivery]:
     deliveries = []
-    for number, receives, body, attributes in zip(told[::4], told[1::4], told[2::4], told[3::4], strict=True):
+    for number, receives, body, attributes in zip(rows[::4], rows[1::4], rows[2::4], rows[3::4], strict=True):
         name, count, turn = number.decode(), int(receives), int(number)
         deliveries.append(
             Delivery(make_receipt(name, count), name, body, _decode(attributes), count, turn, turn)
@@ -429,7 +429,7 @@ def _deliveries(told: Sequence[bytes], marks: Sequence[bytes]) -> list[Delivery]
 
 
 def _marked(delivery: Delivery, mark: bytes) -> Delivery:
-    """A delivery with the receives and the turn that its message has by its mark."""
+    """Return a delivery with the receives and the turn that its message has by its mark."""
     excused, turn = map(int, mark.split()) if mark else (0, delivery.turn)
     return msgspec.structs.replace(delivery, receives=delivery.receives - excused, turn=turn)
 
@@ -439,6 +439,6 @@ def _dead_letter_words(letter: DeadLetter) -> tuple[Word, ...]:
     return letter.id, letter.body, _encode(letter.attributes, letter.key), record
 
 
-def _dead_letter(told: Sequence[Any]) -> DeadLetter:
-    letter, body, attributes, record, at = told
+def _dead_letter(reply: Sequence[Any]) -> DeadLetter:
+    letter, body, attributes, record, at = reply
     return decode_dead_letter(letter.decode(), body, record, _decode(attributes), int(at))

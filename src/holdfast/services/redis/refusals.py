@@ -22,7 +22,7 @@ _UNAVAILABLE = {
     "ASK": "the Cluster keeps pointing elsewhere",
     "NOREPLICAS": "too few replicas follow it (min-replicas-to-write)",
     "MISCONF": "it can't save to disk and refuses writes: look at its log",
-    "MAXCLIENTS": "it takes no more connections: raise maxclients",
+    "MAXCLIENTS": "its connections are used up: raise maxclients",
     # Memory comes back when keys go or maxmemory is raised, and nothing happened: not for ever.
     "OOM": "it is out of memory: raise maxmemory, or give the namespace a server of its own",
 }
@@ -36,7 +36,7 @@ _WRONG = {
     "NOSENTINEL": "it is no Sentinel: write redis://HOST, or the Sentinels' hosts and ports",
     "CROSSSLOT": "keys of one call are in several slots of the Cluster: a Holdfast error, please report it",
 }
-_TELLTALES = {  # what has no code of its own, in one version or another
+_PHRASES = {  # errors that have no code of their own in some version
     "without any password configured": "WRONGPASS",
     "invalid password": "WRONGPASS",
     "max number of clients": "MAXCLIENTS",
@@ -56,15 +56,15 @@ class RedisRefused(ResponseError):
         code, _, text = reply.partition(" ")
         if code == "ERR":
             wrapped = _WRAPPED.search(text) if "unning script" in text else None
-            if wrapped:  # how 6.2 tells of an error inside a script
+            if wrapped:  # how 6.2 reports an error inside a script
                 code, text = wrapped[1], wrapped[2]
             else:
-                code = next((known for told, known in _TELLTALES.items() if told in text), code)
+                code = next((known for phrase, known in _PHRASES.items() if phrase in text), code)
         self.code = code
         self.text = text
 
     def explain(self, what: str) -> HoldfastError:
-        """The error for the caller of ``what``."""
+        """Return the error for the caller of ``what``."""
         if self.code in _UNAVAILABLE:
             return Unavailable(f"{what}: {_UNAVAILABLE[self.code]} ({self.code} {self.text})")
         if self.code in _WRONG:

@@ -1,4 +1,4 @@
-"""The registry in Redis: documents in one slot, changes told by a channel."""
+"""The registry in Redis: documents in one slot, whose changes are published on a channel."""
 
 from __future__ import annotations
 

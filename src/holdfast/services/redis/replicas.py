@@ -32,8 +32,8 @@ class _Waiting(NamedTuple):
 
 
 class Replicas:
-    """Asks as many replicas as the address says for what was committed, once for all commits that wait at the
-    same time."""
+    """Waits until as many replicas as the address says have the commits; one wait serves all commits that are
+    pending."""
 
     def __init__(self, connection: RedisConnection) -> None:
         self._connection = connection.apart(WAIT_S + TIMEOUT_S)
@@ -65,12 +65,12 @@ class Replicas:
 
     async def _ask(self, group: list[_Waiting]) -> None:
         names = [name for name, _, _ in group]
-        told = [word for _, c, _ in group for word in (c.epoch, c.number, c.id)]
+        words = [word for _, c, _ in group for word in (c.epoch, c.number, c.id)]
         try:
-            # Over one connection: over another, WAIT would be content with what that has written, nothing.
+            # Over one connection: WAIT counts only the writes of its own connection.
             standing, answered = await self._connection.together(
                 names[0],
-                ("EVAL", TOUCH.text, len(names), *names, *told),
+                ("EVAL", TOUCH.text, len(names), *names, *words),
                 ("WAIT", self._count, int(WAIT_S * 1000)),
             )
         except HoldfastError as error:
@@ -97,8 +97,8 @@ def _fail(group: list[_Waiting], reason: str) -> None:
 
 
 class ConfirmedConnection(RedisConnection):
-    """A connection of its own whose scripts are answered once as many replicas as the address says have what
-    they did, if their reply begins with ``ok``. Raises OutcomeUnknown if they may not."""
+    """A connection whose scripts return once as many replicas as the address says have their effect, if their
+    reply begins with ``ok``. Raises OutcomeUnknown if the replicas may not."""
 
     def __init__(self, address: RedisAddress, meter: Meter) -> None:
         super().__init__(address, meter, timeout_s=WAIT_S + TIMEOUT_S)

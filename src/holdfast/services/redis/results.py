@@ -1,9 +1,9 @@
 """The results log in Redis: a stream of each shard for each stream that has results there.
 
 A result's cursor is its entry's id: a number that grows within its shard, and with the server's time, so that
-cursors go on growing in a Redis that has lost the last results. A result that came from another store has its
-cursor there, and says its time. The remainder of its division by the count of
-shards tells the shard, so no two results share one.
+cursors keep growing in a Redis that has lost its last results. A result that was transferred from another
+store keeps its cursor, and holds its time. The cursor modulo the number of shards is the shard, so no two
+results share a cursor.
 
 With several shards, a reader must not pass a cursor below which another shard may still add a result. So
 before it passes one, it makes every shard that is behind continue from there. That keeps the order of commits
@@ -27,10 +27,10 @@ from holdfast.services.redis.lane import Word
 from holdfast.services.redis.shards import StateShards
 
 BLOCK_S = 5.0
-"""How long one blocked call waits at the server."""
+"""Seconds for which one blocking call waits at the server."""
 
 PAUSE_S = 1.0
-"""Until the next try to listen where that failed."""
+"""Seconds until the next try to listen after a failure."""
 
 EXPIRE_BATCH = 100
 """Results that one call drops, so that commits don't wait for it."""
@@ -44,15 +44,15 @@ RESTORE = Script.load("restore_results", "shard")
 
 
 class ResultsPage(NamedTuple):
-    """Some results of a shard. What isn't among them has a cursor above the last of them, or above ``last``
-    if they are all that there are."""
+    """Some results of a shard. Later results have a cursor above the last of these, or above ``last`` if
+    there are no more at present."""
 
     last: int
     results: list[Logged]
 
 
 class Logs(NamedTuple):
-    """The streams that have a log in a shard, and the id of the last entry that says so."""
+    """The streams that have a log in a shard, and the id of the last entry of that list."""
 
     streams: list[str]
     id: str
@@ -114,8 +114,7 @@ class Results:
         return max(int(last or 0) for last in lasts)
 
     async def restore(self, shards: StateShards, results: Sequence[Logged], above: int) -> None:
-        """As the port says of ``restore_results``. They are written by the connection
-        of ``shards``."""
+        """As the port says of ``restore_results``. They are written by the connection of ``shards``."""
         every = range(self._shards.count)
         keys: list[list[str]] = [[self._shards.name(shard, "logs")] for shard in every]
         words: list[list[Word]] = [[] for _ in every]
@@ -123,8 +122,8 @@ class Results:
             shard, stream = self._shards.of(r.key), stream_of(r.key)
             keys[shard] += (self._shards.name(shard, "log", stream), self._shards.name(shard, "names", r.key))
             at = round(r.at * 1e6)
-            told = "" if at == r.cursor else at
-            words[shard] += (r.cursor, stream, r.key, r.epoch, r.result.name, r.result.body, told)
+            own_at = "" if at == r.cursor else at
+            words[shard] += (r.cursor, stream, r.key, r.epoch, r.result.name, r.result.body, own_at)
         for shard in every:
             await shards.run(RESTORE, shard, keys[shard], above, *words[shard])
 
@@ -159,7 +158,7 @@ class Results:
         return _merge(pages, limit, passed)
 
     async def _read_shard(self, shard: int, after: int, limit: int, stream: str, passed: int) -> ResultsPage:
-        """Results of one shard, which from now on gives numbers above ``passed`` only."""
+        """Return results of one shard, whose later cursors are above ``passed``."""
         logs = self._shards.name(shard, "logs")
         while True:
             streams = [stream] if stream else self._logs[shard].streams
@@ -180,7 +179,7 @@ class Results:
     # --- waiting
 
     async def _wait(self, after: int, stream: str, timeout_s: float) -> None:
-        """Until a result after ``after`` may be there."""
+        """Wait until there may be a result after ``after``."""
         bell = asyncio.Event()
         self._waiting.add(bell)
         listeners = [self._listener(shard, stream, after) for shard in range(self._shards.count)]
@@ -233,7 +232,7 @@ class Results:
                     key, "XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", *names
                 )
         except HoldfastError:
-            await self._clock.sleep(PAUSE_S)  # who waits will look, and be told what is wrong
+            await self._clock.sleep(PAUSE_S)  # callers read next, and get the error
 
 
 class LogListener:
@@ -249,17 +248,17 @@ class LogListener:
 
 
 def micros(wall: float) -> int:
-    """A wall time as servers count it, from just after 1970 to the end of what they can count."""
+    """Return a wall time as servers count it, from just after 1970 to the end of what they can count."""
     return round(min(max(wall * 1e6, 1), MICROS_MAX))
 
 
 def stream_of(key: str) -> str:
-    """The stream in a full key."""
+    """Return the stream in a full key."""
     return key[: max(key.find("/"), 0)]
 
 
 def _merge(pages: Sequence[ResultsPage], limit: int, last: int) -> list[Logged]:
-    """The first results of all shards, up to a cursor."""
+    """Return the first results of all shards, up to a cursor."""
     every = sorted((result for page in pages for result in page.results), key=attrgetter("cursor"))
     return [result for result in every[:limit] if result.cursor <= last]
 
@@ -272,7 +271,7 @@ def _logs(entries: Sequence[Any]) -> Logs:
 
 def _logged(entry: Sequence[Any]) -> Logged:
     with reading("an entry of the results log"):
-        id_, (_, key, _, epoch, _, name, _, body, *told) = entry
+        id_, (_, key, _, epoch, _, name, _, body, *own_at) = entry
         cursor = int(id_.partition(b"-")[0])
-        at = int(told[1]) if told else cursor
+        at = int(own_at[1]) if own_at else cursor
         return Logged(cursor, key.decode(), int(epoch), Result(name.decode(), body), at / 1e6)

@@ -17,7 +17,8 @@ class Script:
 
     @classmethod
     def load(cls, name: str, *shared: str) -> Script:
-        """The script in ``name``.lua beside this file, with the functions of ``shared`` ones in front."""
+        """Return the script in ``name``.lua beside this file, with the functions of ``shared`` ones in
+        front."""
         folder = files("holdfast.services.redis")
         text = "".join(folder.joinpath(f"{part}.lua").read_text("utf-8") for part in (*shared, name))
         return cls(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

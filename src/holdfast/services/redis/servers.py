@@ -21,17 +21,17 @@ from holdfast.services.redis.refusals import Parser, RedisRefused
 from holdfast.services.redis.subscription import Subscription
 
 FOLLOW_AGAIN_S = 1.0
-"""Pause after a Sentinel was lost, before another is asked to tell of new masters."""
+"""Seconds after a Sentinel was lost, before another is asked to report new masters."""
 
 NEWS_S = 10.0
-"""For how long one Sentinel's report of a new master counts more than the answers of the others, which still
-name the old one until they learn of it."""
+"""Seconds for which one Sentinel's report of a new master outweighs the answers of the others, which may
+still name the old one."""
 
 SLOTS = 16384
 
 DRIVER: dict[str, Any] = {}
-"""What connections say of their library. Made once: redis-py would read its package's metadata for each,
-which takes longer than to connect."""
+"""The name and version of the library, sent by connections. Made once: redis-py would read its package's
+metadata for each connection, which takes longer than to connect."""
 
 with contextlib.suppress(ImportError):  # older ones know no such setting
     from redis.driver_info import DriverInfo
@@ -45,7 +45,7 @@ class RedisServers:
     """The servers of an address. ``on_new_master`` is called when the Sentinels have made another server the
     master, while the old one may still live.
 
-    Methods raise Unavailable, or ConfigError if the address is of something else or lets nobody in.
+    Methods raise Unavailable, or ConfigError if the address is not of such a server, or refuses this user.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class RedisServers:
         self.closed = False
 
     async def open(self, host: Host | None) -> Connection:
-        """A new connection, let in and ready; to a node of the Cluster, or else (None) to the one server
-        that counts."""
+        """Return a new connection, let in and ready; to a node of the Cluster, or else (None) to the one
+        server that counts."""
         if host is not None:
             return await self._open(host)
         if self._address.kind == "sentinel":
@@ -76,12 +76,12 @@ class RedisServers:
         return await self._open(self._address.hosts[0])
 
     async def slots(self, nodes: set[Host]) -> list[Host | None]:
-        """The master of each slot of the Cluster, as the first says that answers."""
+        """Return the master of each slot of the Cluster, as the first says that answers."""
         self._meter.count("redis", "CLUSTER SLOTS")
         return await self._first([self._slots_by(node) for node in sorted(nodes | {*self._address.hosts})])
 
     async def close(self) -> None:
-        """Open no more connections."""
+        """Refuse further connections."""
         self.closed = True
         if self._following is not None:
             self._following.cancel()
@@ -106,7 +106,7 @@ class RedisServers:
         return await self._open(self._master)
 
     async def _master_by(self, sentinel: Host) -> Host:
-        """The master that one Sentinel names, if it is one: news of a fail-over reaches some late."""
+        """Return the master that one Sentinel names, if it is one: news of a fail-over reaches some late."""
         words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._address.service)
         found = await self._ask(sentinel, *words, credentials=self._sentinels_want_password)
         if found is None:
@@ -146,7 +146,7 @@ class RedisServers:
     # --- connections
 
     async def _ask(self, host: Host, *words: str, credentials: bool = True) -> Any:
-        """The answer to one question, over a connection made for it."""
+        """Return the answer to one question, over a connection made for it."""
         connection = await self._open(host, db=0, credentials=credentials)
         try:
             await connection.send_command(*words, check_health=False)
@@ -162,7 +162,7 @@ class RedisServers:
             await discard(connection)
 
     async def _first(self, attempts: Sequence[Awaitable[T]]) -> T:
-        """The first success of attempts made at the same time, so that a dead server costs no time."""
+        """Return the first success of attempts made at the same time, so that a dead server costs no time."""
         tasks = [asyncio.ensure_future(attempt) for attempt in attempts]
         errors: list[HoldfastError] = []
         try:

@@ -15,7 +15,7 @@ from holdfast.services.redis.lane import Word
 T = TypeVar("T")
 
 RECORDS_MAX = 3
-"""How often a call is tried that finds a shard without record: an emptied Redis may be emptied again."""
+"""Tries of a call that finds a shard without a record: an emptied Redis may be emptied again."""
 
 
 class StateShards:
@@ -28,11 +28,11 @@ class StateShards:
         self._namespace = connection.address.namespace
 
     def of(self, key: str) -> int:
-        """The shard of a stream, the same in every version and language."""
+        """Return the shard of a stream, the same in every version and language."""
         return zlib.crc32(key.encode()) % self.count
 
     def name(self, shard: int, *parts: str) -> str:
-        """The name of a Redis key in a shard."""
+        """Return the name of a Redis key in a shard."""
         return f"{{{self._namespace}:{shard}}}:" + ":".join(parts)
 
     async def run(self, script: Script, shard: int, keys: Sequence[str], *arguments: Word) -> list[Any]:
@@ -50,7 +50,7 @@ class StateShards:
         )
 
     async def _record(self, record: str) -> None:
-        """A shard is new, or lost its data: whoever says first how many there are is right."""
+        """Record the number of shards in a shard that is new or lost its data. The first record counts."""
         name = f"{self._namespace}:shards"
         await self._connection.command(name, "SETNX", name, self.count)
         self._check(await self._connection.command(name, "GET", name) or b"")

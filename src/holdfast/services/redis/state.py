@@ -1,11 +1,11 @@
 """The state store in Redis. Scripts decide as the ledger does, each in one step.
 
-A stream is a hash of what scripts compare and count; what they never look into is one field of JSON, where
-numbers may be as long as they get. The state is a field of its own, and a large one a key of its own that is
-sent in pieces before the commit that names it, so that the server never holds still for it.
+A stream is a hash. Its fields are what scripts compare and count, and one field of JSON that scripts don't
+read, in which numbers may have any length. The state is another field. A large state is a key of its own,
+sent in pieces before the commit that names it, so that it never blocks the server for long.
 
-A new epoch isn't the next number, but one that was never issued: Redis may lose the last openings in a
-restart or fail-over, and these must stay fenced.
+A new epoch isn't the next number, but one that was never issued, because Redis may lose the last openings in
+a restart or fail-over, and they must stay fenced.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ INLINE_BYTES = 128 << 10
 
 PIECE_BYTES = 1 << 20
 UNNAMED_S = 600
-"""How long pieces are kept that no commit names."""
+"""Seconds for which pieces are kept that no commit names."""
 
 CHANCE = 1 << 20
-"""Where a server's clock is behind its last epoch, the next is one of so many."""
+"""Range of the random step to the next epoch where the server's clock is behind the last one."""
 
 PEEKS_MAX = 5
-"""How often a state is fetched that is replaced meanwhile."""
+"""Tries to fetch a state that is replaced meanwhile."""
 
 EXPIRE_BATCH = 100
 """Checkpoints that one call expires, so that commits don't wait for it."""
@@ -73,7 +73,7 @@ EXPIRE = Script.load("expire_idle")
 RESTORE = Script.load("restore", "shard")
 
 EFFECT, REFUSED = b"effect:", b"refused:"
-"""What the fields of a stream's effects begin with: the id follows."""
+"""Prefixes of the fields of a stream's effects; the id follows."""
 
 Detail = tuple[RunLog | None, tuple[RunLog, ...], str]
 
@@ -92,7 +92,7 @@ class DueKey(NamedTuple):
     key: str
     shard: int
     score: bytes
-    """``due`` in the words of the server."""
+    """``due`` as the server wrote it."""
 
 
 class RedisState:
@@ -100,7 +100,7 @@ class RedisState:
 
     Times are the server's. Calls raise what those of a ``RedisConnection`` do, and ConfigError if the
     namespace has another number of shards. The connection is the state store's own, and closed with it.
-    With ``wait_replicas`` in its address, a commit that so many replicas don't have is of unknown outcome."""
+    With ``wait_replicas`` in its address, a commit that fewer replicas have is of unknown outcome."""
 
     def __init__(
         self,
@@ -354,7 +354,7 @@ class RedisState:
         return sorted(found for page in pages for found in page)[:limit]
 
     async def _lease(self, seen: Sequence[DueKey], until: float) -> list[str]:
-        """Hand out keys as they were seen; returns those that nobody else took."""
+        """Lease keys as they were seen; returns the keys that no other process got first."""
 
         async def lease(shard: int) -> list[str]:
             words = [word for found in seen if found.shard == shard for word in (found.key, found.score)]
@@ -377,7 +377,7 @@ class RedisState:
         return blob
 
     async def _fetch(self, fields: Mapping[bytes, bytes]) -> bytes | None:
-        """The state; None where there is none, or where it was replaced meanwhile."""
+        """Return the state; None where there is none, or where it was replaced meanwhile."""
         blob = fields.get(b"blob")
         if blob is None:
             return fields.get(b"state")
@@ -428,7 +428,7 @@ def _acting(commit: Commit) -> Sequence[Word]:
 
 
 def _stored_fields(c: Checkpoint) -> dict[str, Word]:
-    """The fields of a checkpoint as another store had it, but for the state."""
+    """Return the fields of a checkpoint as another store had it, but for the state."""
     fields: dict[str, Word] = {"epoch": c.epoch, "number": c.number}
     fields |= {
         name: value

@@ -1,4 +1,4 @@
-"""A subscription: what is published on some channels, as it comes."""
+"""A subscription to the messages of some channels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from holdfast.errors import Unavailable
 from holdfast.services.redis.lane import discard
 
 QUIET_S = 5.0
-"""A subscription that hears nothing for so long asks whether the server is still there."""
+"""Seconds of silence after which the server is asked whether it is still there."""
 
 
 class Subscription:
-    """Messages in order, until the connection is lost. It has the connection to itself. For one reader."""
+    """Messages in order, until the connection is lost. It owns the connection, and has one reader."""
 
     def __init__(self, connection: Connection, timeout_s: float) -> None:
         self._connection = connection
@@ -43,7 +43,7 @@ class Subscription:
         return not self._connection.is_connected
 
     async def next(self) -> tuple[str, bytes]:
-        """The next message and its channel. Raises Unavailable when the subscription is lost; what is
+        """Return the next message and its channel. Raises Unavailable when the subscription is lost; what is
         published then is missed."""
         try:
             while True:
@@ -58,11 +58,11 @@ class Subscription:
             raise
 
     async def close(self) -> None:
-        """Disconnect; whoever waits for the next message learns that the subscription is lost."""
+        """Disconnect. A pending ``next`` raises Unavailable."""
         await discard(self._connection)
 
     async def _heard(self) -> list[bytes]:
-        """The next reply. Silence may be that of a server which is gone, so it is asked."""
+        """Return the next reply. After a silence the server is asked whether it is still there."""
         heard: list[bytes] | None = await self._connection.read_response(timeout=QUIET_S)
         if heard is not None:
             return heard

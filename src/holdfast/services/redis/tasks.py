@@ -50,10 +50,10 @@ from holdfast.services.redis.replicas import ConfirmedConnection
 from holdfast.services.redis.shards import StateShards, answers_of
 
 BATCH_MAX = 100
-"""Requests of one script, so that the server doesn't hold still for long."""
+"""Requests in one script, so that it doesn't block the server for long."""
 
 CHANCE = 1 << 20
-"""Where a server's clock is behind a task's last epoch, the next is one of so many."""
+"""Range of the random step to the next epoch where the server's clock is behind the last one."""
 
 EXPIRE_BATCH = 100
 
@@ -76,7 +76,7 @@ class RedisTasks(TaskStore):
 
     Times are the server's. Calls raise what those of a ``RedisConnection`` do, and ConfigError if the
     namespace has another number of shards. ``connection`` is closed with it. With ``wait_replicas`` in its
-    address, a change that so many replicas don't have is of unknown outcome."""
+    address, a change that fewer replicas have is of unknown outcome."""
 
     def __init__(self, connection: RedisConnection, app: str, clock: Clock) -> None:
         self._connection = connection
@@ -97,7 +97,7 @@ class RedisTasks(TaskStore):
         for kind, some in itertools.groupby(changes, type):
             request, row_of = REQUESTS[kind]
             rows = [(change.task_id, *row_of(change)) for change in some]
-            # What is lost is made again: no replica needs to have it.
+            # These changes are repeated if they are lost: no replica needs to have them.
             shards = self._shards if kind in LOSABLE else self._changes
             answers += await self._request(request, rows, shards)
         return answers
@@ -109,9 +109,9 @@ class RedisTasks(TaskStore):
 
         async def lease(shard: int, most: int) -> list[Task]:
             [found] = await self._in_shard(DUE, shard, _micros(ahead_s), most, _micros(lease_s))
-            return [_task(told[0].decode(), told[1:]) for told in found]
+            return [_task(reply[0].decode(), reply[1:]) for reply in found]
 
-        # A shard that is away must neither take from what the others hand out, nor hold it up.
+        # An unreachable shard must neither reduce nor delay what the others hand out.
         seen = sorted(
             each
             for some in await answers_of([look(shard) for shard in range(self._shards.count)])
@@ -164,8 +164,8 @@ class RedisTasks(TaskStore):
 
     async def counts(self) -> dict[tuple[str, State], int]:
         counts: Counter[tuple[str, State]] = Counter()
-        for [told] in await self._everywhere(COUNTS, *(state.value for state in State)):
-            for kind, state, count in zip(told[::3], told[1::3], told[2::3], strict=True):
+        for [reply] in await self._everywhere(COUNTS, *(state.value for state in State)):
+            for kind, state, count in zip(reply[::3], reply[1::3], reply[2::3], strict=True):
                 counts[kind.decode(), State(state.decode())] += count
         return dict(counts)
 
@@ -196,7 +196,7 @@ class RedisTasks(TaskStore):
     # --- how it is done
 
     async def _request(self, request: str, rows: Sequence[Row], shards: StateShards) -> Answers:
-        """Make requests of one kind; what became of each is at its place in the answers."""
+        """Send changes of one kind; returns their answers in the same order."""
         places: dict[int, list[int]] = {}
         for place, (task_id, *_) in enumerate(rows):
             places.setdefault(self._shards.of(str(task_id)), []).append(place)
@@ -208,8 +208,8 @@ class RedisTasks(TaskStore):
                 names = [self._shards.name(shard, "tasks", self._app)]
                 words: list[Word] = [request, int(self._clock.random() * CHANCE), len(rows[0])]
                 words += [word for place in some for word in rows[place]]
-                _, told = await shards.run(CHANGE, shard, names, *words)
-                for place, answer in zip(some, told, strict=True):
+                _, reply = await shards.run(CHANGE, shard, names, *words)
+                for place, answer in zip(some, reply, strict=True):
                     answers[place] = _answer(rows[place], answer)
 
         failures = [
@@ -230,10 +230,10 @@ class RedisTasks(TaskStore):
 
     async def _everywhere(self, script: Script, *words: Word) -> Sequence[Any]:
         shards = range(self._shards.count)
-        told: Sequence[Any] = await asyncio.gather(
+        reply: Sequence[Any] = await asyncio.gather(
             *(self._in_shard(script, shard, *words) for shard in shards)
         )
-        return told
+        return reply
 
 
 def _worst(failures: Sequence[BaseException], some_done: bool) -> BaseException:
@@ -244,18 +244,18 @@ def _worst(failures: Sequence[BaseException], some_done: bool) -> BaseException:
     return OutcomeUnknown(f"a part of it is done: {failures[0]}") if some_done else failures[0]
 
 
-def _answer(row: Row, told: Any) -> Answer:
+def _answer(row: Row, reply: Any) -> Answer:
     task_id = str(row[0])
-    if isinstance(told, bytes):
-        stands = int(told)
+    if isinstance(reply, bytes):
+        stands = int(reply)
         return Fenced(f"task {task_id}: attempt {row[1]!s} is over; epoch {stands} stands", stands)
-    return _task(task_id, told) if told else None
+    return _task(task_id, reply) if reply else None
 
 
-def _task(task_id: str, told: Sequence[bytes]) -> Task:
+def _task(task_id: str, reply: Sequence[bytes]) -> Task:
     with reading(f"the record of task {task_id!r}"):
         known: dict[str, Any] = {}
-        for field, value in zip(told[::2], told[1::2], strict=True):
+        for field, value in zip(reply[::2], reply[1::2], strict=True):
             if found := _READ.get(field):  # a newer version may have written more
                 name, convert = found
                 known[name] = convert(value)
@@ -263,7 +263,7 @@ def _task(task_id: str, told: Sequence[bytes]) -> Task:
 
 
 def _record(task: Task) -> list[Word]:
-    """All fields of a task in the order of ``_READ``, as its hash has them; "" for those that are empty."""
+    """Return all fields of a task in the order of ``_READ``, as its hash has them; "" for empty ones."""
     words: list[Word] = []
     for name in _CONVERT:
         value = getattr(task, name)

@@ -158,7 +158,7 @@ class SqliteCoordinator:
         return (rows[-1][0] if rows else -1), changes
 
     def _standing(self, transaction: Transaction, key: str) -> Claim | None:
-        """The claim on a key, if its membership lives."""
+        """Return the claim on a key, if its membership lives."""
         row = transaction.execute(f"{STANDING} AND c.key = ?", (self._clock.monotonic(), key)).fetchone()
         return Claim(*row) if row else None
 
@@ -205,7 +205,7 @@ def _note(transaction: Transaction, change: Change) -> int:
 
 
 def _horizon(connection: sqlite3.Connection) -> tuple[int, int, float]:
-    """The first and last change kept, and when the next membership lapses."""
+    """Return the first and last change kept, and when the next membership lapses."""
     first, last, lapse_at = connection.execute(
         "SELECT (SELECT min(number) FROM changes),"
         " (SELECT seq FROM sqlite_sequence WHERE name = 'changes'), (SELECT min(expires_at) FROM members)"

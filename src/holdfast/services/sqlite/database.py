@@ -6,14 +6,14 @@ survives any crash of processes, and may lose the last moments to a power failur
 
 The disk confirms outside the write lock. A commit reaches SQLite's log unconfirmed (``synchronous =
 NORMAL``), the lock passes on, and a third thread has the disk confirm the log and then answers: processes
-don't wait for each other's disk writes, and one confirmation serves all commits before it. Others of the
-host may see a commit that isn't confirmed yet, but nothing leaves the host on its account: what they
-write is confirmed after it, and reads whose answers leave the host are confirmed too (``confirmed``).
+don't wait for each other's disk writes, and one confirmation serves all commits before it. Other processes of
+the host may see a commit that isn't confirmed yet. But no answer based on it leaves the host: their writes
+are confirmed after it, and reads whose answers leave the host are confirmed too (``confirmed``).
 
-Whoever holds the write lock keeps all other processes waiting, and a thread that runs SQL gives up the
-interpreter lock at every step of every statement. So operations of one kind that arrive together are
-merged into few statements of many rows (:meth:`Database.write_many`), and the time that a busy thread
-may keep the interpreter from the others is cut (``quick_switches``).
+The holder of the write lock keeps all other processes waiting, and a thread that runs SQL releases the
+interpreter lock at each step of a statement. So operations of one kind that arrive together are merged into
+few statements of many rows (:meth:`Database.write_many`), and the time for which a busy thread may keep the
+interpreter is cut (``quick_switches``).
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ READS_MAX = 32
 """The most reads that are answered together."""
 
 FOREIGN_LOCK_S = 5.0
-"""How long to wait for programs that lock the file without the lock file (such as the sqlite3 shell)."""
+"""Seconds to wait for programs that lock the file without the lock file (such as the sqlite3 shell)."""
 
 CHECKPOINT_PAGES = 4_000
 STATEMENTS_CACHED = 512
 
 ROWS = (1, 4, 16, 64, 256)
-"""How many rows a statement has: of few shapes, SQLite can keep all prepared. Fewer rows are filled up with
-rows of NULL, which the statement must ignore."""
+"""The possible numbers of rows in a statement: few, so that SQLite keeps all of them prepared. Missing rows
+are NULL, and the statement must ignore them."""
 
 
 class Transaction:
@@ -96,7 +96,7 @@ class Transaction:
 
 
 class Database:
-    """An open database file. Use :meth:`open`; whoever opened it closes it, after its adapters.
+    """An open database file. Use :meth:`open`. The code that opened it closes it, after its adapters.
 
     Attributes:
         path: the file.
@@ -131,8 +131,8 @@ class Database:
                 for it so long.
             busy_timeout_s: writes that have waited so long for a process that runs are Unavailable.
             expands: whether the schema is updated; False leaves it as it is found.
-            access: of the file, if it is made, and of folders that are; None: neither is. What SQLite and
-                this add beside the file is for whoever may write that.
+            access: the modes of the file and of folders, where they are created; None creates neither.
+                The files beside it get the same mode.
 
         Raises ConfigError if the file can't be made or written, UnsupportedStore for a file that isn't
         a sound database of this version or lies on a network file system, Unavailable if it is locked or
@@ -344,15 +344,13 @@ class Database:
         if topics := set().union(*(batch.topics for batch in batches)):
             try:
                 self.doorbell.ring(topics)
-            except OSError as error:  # who waits looks by itself a second later
-                log.warning(
-                    "no process was woken for what was written", path=str(self.path), error=str(error)
-                )
+            except OSError as error:  # waiters check by themselves a second later
+                log.warning("cannot ring doorbell", path=str(self.path), error=str(error))
         try:
             if calls and self._log is not None and not self._failed:
                 confirm(self._log)
         except OSError as error:
-            # What the disk has refused once it may forget and then confirm: never ask it again.
+            # A disk may lose a write after a failed sync, and confirm the next sync: never ask again.
             self._failed = f"{self.path}: the disk failed ({error}); see to it, then start this process again"
         if self._failed:
             for call in calls:

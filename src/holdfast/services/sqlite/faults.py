@@ -12,7 +12,7 @@ from holdfast.errors import ConfigError, Damaged, HoldfastError, NoDatabase, Una
 
 
 def missing(path: Path) -> HoldfastError:
-    """Return the error for a database that isn't there. Whoever only reads makes no file."""
+    """Return the error for a database that isn't there. A process that only reads creates no file."""
     return NoDatabase(
         path, "run this where the nodes run, or name the database with --url; the first node makes it"
     )
@@ -42,7 +42,7 @@ def unusable(path: Path, error: OSError) -> HoldfastError:
 
 
 def named(error: Exception, path: Path, *, opening: bool = False) -> Exception:
-    """An error of SQLite as one of Holdfast; any other as it is."""
+    """Return Holdfast's error for an error of SQLite; any other error as it is."""
     if isinstance(error, msgspec.MsgspecError | UnicodeDecodeError):
         return Damaged(f"{path} holds a record that can't be read ({error}); restore a backup")
     if not isinstance(error, sqlite3.Error):

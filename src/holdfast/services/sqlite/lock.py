@@ -1,13 +1,13 @@
 """A lock that lets processes write one after another, without SQLite's sleeping retries.
 
-Two POSIX record locks on a file beside the database. A writer waits for the *turn*, then for the
-*write*, then passes the turn on: whoever wants to write again stands behind the one who waits already.
-The kernel wakes a waiter at once, and frees the locks of a process that dies.
+Two POSIX record locks on a file beside the database. A writer waits for the *turn*, then for the *write*,
+then passes the turn on: a process that wants to write again queues behind the one that waits already. The
+kernel wakes a waiter at once, and frees the locks of a process that dies.
 
-It doesn't free those of a process that is *stopped* (SIGSTOP, Ctrl-Z): that would halt every node of the
-host, their renewals included. So a waiter that has waited too long looks the holder up, and kills it if it
-is stopped. That is safe: the log of SQLite drops an unfinished transaction, every lock holder is of
-this host, and a killed node is one that the others know how to replace.
+It doesn't free the locks of a *stopped* process (SIGSTOP, Ctrl-Z), which would halt every node of the host,
+with their renewals. So a waiter that has waited too long finds the holder, and kills it if it is stopped.
+That is safe: SQLite drops an unfinished transaction, every lock holder runs on this host, and the other nodes
+replace a killed one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.system.log import get_logger
 log = get_logger(__name__)
 
 WRITE, TURN = 0, 1
-"""Which byte of the file stands for which lock."""
+"""The byte of the file for each lock."""
 
 RECHECK_S = 0.01
 
@@ -61,7 +61,7 @@ class WriteLock:
         return time.monotonic() - waiting[1] if waiting else 0.0
 
     def holder(self) -> psutil.Process | None:
-        """The process that the present wait is for, if it can be seen from here."""
+        """Return the process that the present wait is for, if it can be seen from here."""
         waiting = self._waiting
         pid = _holder(self._fd, waiting[0]) if waiting else 0
         try:
@@ -81,15 +81,13 @@ class WriteLock:
         except psutil.NoSuchProcess:
             return
         except psutil.AccessDenied:
-            log.warning(
-                "a stopped process blocks the database, and this user may not kill it", pid=holder.pid
-            )
+            log.warning("cannot kill stopped process", pid=holder.pid, lock=str(self.path))
             return
         log.warning(
-            "killed a process that was stopped while it held the database's write lock",
+            "stopped process killed",
             pid=holder.pid,
             lock=str(self.path),
-            hint="its unfinished transaction is undone; the other processes go on",
+            reason="it held the database's write lock; its unfinished transaction is undone",
         )
 
     def close(self) -> None:
@@ -118,7 +116,7 @@ class WriteLock:
 
 
 def _holder(fd: int, byte: int) -> int:
-    """The pid of the process that holds this lock; 0 if none does."""
+    """Return the pid of the process that holds this lock; 0 if none does."""
     if sys.platform == "darwin":  # off_t start, len; pid_t pid; short type, whence
         asked = struct.pack("qqihh", byte, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
         _, _, pid, kind, _ = struct.unpack("qqihh", fcntl.fcntl(fd, fcntl.F_GETLK, asked))

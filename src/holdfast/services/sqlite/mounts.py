@@ -27,7 +27,8 @@ def refuse_network(path: Path) -> None:
 
 
 def file_system(path: Path, mounts: Iterator[tuple[str, str]]) -> str:
-    """The type of the file system that ``path`` lies on, given (mount point, type) in order of mounting."""
+    """Return the type of the file system that ``path`` lies on, given (mount point, type) in order of
+    mounting."""
     best, found = -1, ""
     for point, kind in mounts:
         if path.is_relative_to(point) and len(Path(point).parts) >= best:

@@ -45,7 +45,7 @@ INLINE_BYTES = 16_384
 """Bodies up to this size are read in one step with the rest of their batch."""
 
 RECEIVE_BYTES = 16 << 20
-"""One receive brings no more of larger bodies than this, or a single one."""
+"""The most bytes of larger bodies in one receive, unless a single body is larger."""
 
 ADD_MESSAGES = """
 WITH m (state, visible_at, key) AS (VALUES {rows})
@@ -70,13 +70,13 @@ ADD_BODY = "INSERT INTO bodies (message, attributes, body, at) VALUES (:message,
 
 READY_ONES = "queue = :queue AND state = 0 AND visible_at = 0 ORDER BY id LIMIT :limit"
 
-# What has a priority waits as what is delayed, until a time below 0: versions that know no priorities show it
-# in its turn.
+# A message with a priority is stored as delayed until a time below 0: versions that know no priorities show
+# it in its turn.
 FIRST_ONES = "queue = :queue AND state = 2 AND visible_at < 0 ORDER BY visible_at, id LIMIT :limit"
 
 KEPT_ONES = "queue = :queue AND state = 2 AND key = :key AND aside > :after ORDER BY aside, id LIMIT :limit"
 
-# One row for all of them: at every row that is stepped to, the interpreter may have to be waited for.
+# One row for all of them: at each row, the thread may have to wait for the interpreter lock.
 PICK_THOSE = """
 SELECT count(*), group_concat(
     id || ' ' || receives || ' ' || iif(size <= :inline, hex(body), '-') || ' ' || attributes, char(10)),
@@ -159,7 +159,7 @@ SELECT name FROM queues WHERE EXISTS (SELECT 1 FROM messages WHERE queue = queue
 
 NAMES = "SELECT name FROM queues ORDER BY name"
 
-# By number, whatever else is there: by the index of the queue, each page would sort all of its messages.
+# By number: with the index of the queue, each page would sort all of its messages.
 WAITING = """
 SELECT m.id, iif(m.state = 2 AND m.aside IS NULL, m.visible_at, 0), m.receives - m.excused, m.key,
     b.attributes, b.body
@@ -176,9 +176,9 @@ DEAD_LETTER = "id, body, reason, attributes, detail, stream, key, run, seq, at, 
 
 
 class Picked(NamedTuple):
-    """Picked messages, not read yet so that nobody waits for that: a line for each with its number, receives
-    (with the excused ones and the turn where they matter), body in hex, and attributes as JSON; the bodies
-    that were too large for a line; how many messages there are, and whether there may be more."""
+    """Picked messages, to be decoded after the transaction: a line for each with its number, receives (with
+    the excused ones and the turn where they matter), body in hex, and attributes as JSON; the bodies that
+    were too large for a line; the number of messages, and whether there may be more."""
 
     lines: str
     large: dict[str, bytes]
@@ -201,12 +201,12 @@ Row = tuple[int, float, str | None, str, bytes]
 
 
 async def filled(database: Database) -> list[str]:
-    """The names of all queues that hold messages, in order."""
+    """Return the names of all queues that hold messages, in order."""
     return await database.read(lambda connection: [name for (name,) in connection.execute(FILLED)])
 
 
 async def names(database: Database) -> list[str]:
-    """The names of all queues that were ever used, in order."""
+    """Return the names of all queues that were ever used, in order."""
     return await database.read(lambda connection: [name for (name,) in connection.execute(NAMES)])
 
 
@@ -238,8 +238,8 @@ class SqliteQueue(NumberedQueue):
         return await self._database.write_many(self._add_all, rows)
 
     async def addition(self, messages: Sequence[Outgoing]) -> Addition:
-        """Return what adds messages within a transaction of the caller's, at a connection of its own to the
-        same file."""
+        """Return the statements that add messages within a transaction of the caller, on its own connection
+        to the same file."""
         check_bodies((message.body for message in messages), self.max_bytes)
 
         def steps() -> Generator[CallerStatement, Any, list[str]]:
@@ -251,7 +251,7 @@ class SqliteQueue(NumberedQueue):
                 )
             yield CallerStatement(
                 NAME_QUEUE, {"name": self._name}
-            )  # not by a call: the caller has the write lock
+            )  # in this transaction: the caller has the write lock
             number = yield CallerStatement(QUEUE_NUMBER, {"name": self._name})
             ids = []
             for message in messages:
@@ -286,7 +286,7 @@ class SqliteQueue(NumberedQueue):
                 remaining_s = deadline - self._clock.monotonic()
                 if remaining_s <= 0 or self._wakes != wakes:
                     return []
-                if due_s > 0:  # else another took it, or it is of a reserved key
+                if due_s > 0:  # else another process took it, or its key is reserved
                     await self._clock.wait(rung, min(due_s, remaining_s, SAFETY_S))
 
     async def extend(self, receipts: Sequence[str], visibility_s: float) -> list[str]:
@@ -297,7 +297,8 @@ class SqliteQueue(NumberedQueue):
         if not receipts:
             return []
         await self._number()
-        # What a power failure takes back is delivered again, and found done. Nobody waits for it either.
+        # A deletion that a power failure takes back is repeated after the next delivery. No caller is in a
+        # hurry.
         deleting = self._database.submit(self._delete_all, receipts, confirmed=False, linger_s=LINGER_S)
         stale: list[str] = await deleting
         return stale
@@ -513,7 +514,7 @@ class SqliteQueue(NumberedQueue):
         return self._known_number
 
     async def _number(self) -> int:
-        """The queue's number in the database, which gives it one at the first use."""
+        """Return the queue's number in the database, which gives it one at the first use."""
         if self._known_number is None:
             self._known_number = await self._database.write(self._enter)
         return self._known_number
@@ -563,9 +564,8 @@ class SqliteQueue(NumberedQueue):
     async def _deliver(
         self, operation: Callable[[Transaction, Sequence[Any]], Sequence[Picked | None]], asked: Any
     ) -> Taken | None:
-        """Have ``operation`` deliver what is asked for. Cancelled half-way, it puts back what it got.
-
-        A power failure may take deliveries back, but then nobody is left who holds them."""
+        """Have ``operation`` deliver messages. If cancelled, puts back what it got. A power failure may take
+        deliveries back, but it also ends their holders."""
 
         async def put_back(picked: Picked | None) -> None:
             if taken := _taken(picked):
@@ -622,7 +622,7 @@ class SqliteQueue(NumberedQueue):
         return picked
 
     async def _due_s(self) -> float:
-        """Seconds until a message shows; 0 or less if one does."""
+        """Return seconds until a message shows; 0 or less if one does."""
         parameters = (await self._number(),)
         [visible_at] = await self._database.read(
             lambda connection: connection.execute(NEXT_DUE, parameters).fetchone()
@@ -663,7 +663,7 @@ class SqliteQueue(NumberedQueue):
         return [[each.receipt for each in returned if each.receipt not in standing] for returned in asked]
 
     def _standing(self, transaction: Transaction, receipts: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """The receipts whose deliveries count, and what they say."""
+        """Return the receipts whose deliveries count, and what they say."""
         said = {receipt: row for receipt in receipts if (row := read_receipt(receipt))}
         standing = transaction.list_rows(STANDING, list(said.values()), self._known_number)
         return {receipt: said[receipt] for receipt in standing}

@@ -1,8 +1,8 @@
 """The reservations of keys in SQLite, and the messages that they keep.
 
 A message that a reservation keeps is *set aside*: it is delayed, marked with its turn, and found by an index
-of its own. Whatever becomes ready first comes due (:meth:`Reservations.settle`), and is set aside there if
-its key is reserved; new messages are sorted out of those that are ready.
+of its own. A due message is shown by :meth:`Reservations.settle`, or set aside there if its key is reserved.
+New messages are set aside when they are found among the ready ones.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from holdfast.services.sqlite.database import Transaction
 from holdfast.system.doorbell import SAFETY_S
 
 SORT_MESSAGES = 1_000
-"""The most messages that one call looks at to set them aside, or shows again. It takes some milliseconds, in
-which all other processes wait."""
+"""The most messages that one call sets aside or shows again. It takes some milliseconds, in which all other
+processes wait."""
 
 ASIDE_S = 900.0
-"""The seconds until a process of a version without reservations sees a message that was set aside. Versions
-with them put it off again in time."""
+"""The seconds until a process of a version without reservations sees a message that was set aside. Later
+versions put it off again in time."""
 
 PUT_OFF_EVERY_S = 60.0
 """The seconds between two looks for messages that were set aside long ago."""
@@ -27,7 +27,7 @@ LIVING = "SELECT key FROM reservations WHERE queue = ? AND ends_at > ?"
 
 ENDS = "SELECT min(ends_at), max(ends_at) FROM reservations WHERE queue = ?"
 
-# What has a priority stays, where receives look first.
+# Messages with a priority stay where receives look first.
 SHOW_DUE = """
 UPDATE messages SET state = 0, visible_at = 0, aside = NULL
 WHERE queue = ? AND state IN (1, 2) AND visible_at BETWEEN 0 AND ?"""
@@ -36,7 +36,7 @@ KEEP_DUE = f"""
 UPDATE messages SET state = 2, visible_at = ?, aside = coalesce(turn, id)
 WHERE queue = ? AND state IN (1, 2) AND visible_at <= ? AND key IN ({LIVING})"""  # noqa: S608
 
-# The order of the index by time: by the one of those that are set aside, all of them would be read.
+# In the order of the index by time: with the index of set-aside messages, all of them would be read.
 PUT_OFF = f"""
 UPDATE messages SET visible_at = ? WHERE id IN (
     SELECT id FROM messages INDEXED BY messages_in_turn
@@ -94,7 +94,7 @@ class Reservations:
         self._put_off_at = 0.0
 
     def settle(self, transaction: Transaction, queue: int, now: float) -> bool:
-        """Show what is due, or set it aside; show some of what ended reservations kept. Returns whether any
+        """Show due messages, or set them aside; show some messages of ended reservations. Returns whether any
         key is reserved."""
         first_end, last_end = transaction.execute(ENDS, (queue,)).fetchone()
         reserved = last_end is not None and last_end > now
@@ -121,17 +121,17 @@ class Reservations:
             transaction.ring(self._topic)
 
     def sort_out(self, transaction: Transaction, queue: int, now: float, limit: int) -> int:
-        """Set aside what reserved keys have among the next messages. Returns how many of those that are ready
-        now are known to be of no reserved key, from the first on; at most ``limit``."""
+        """Set aside messages of reserved keys among the next ones. Returns how many ready messages, from the
+        first on, have no reserved key; at most ``limit``."""
         if not self._set_aside(transaction, queue, now, 0, limit):
             return limit
         moved = self._set_aside(transaction, queue, now, 0, SORT_MESSAGES)
         return min(limit, SORT_MESSAGES - moved)
 
     def gather(self, transaction: Transaction, queue: int, now: float, key: str, holder: str) -> bool | None:
-        """Set aside what else a reserved key has among the messages that are ready. Returns whether it has
-        looked at all of them; until then some that are set aside may have a higher turn than others that
-        aren't yet. Returns None if ``holder`` has no reservation of the key."""
+        """Set aside further messages of a reserved key among the ready ones. Returns True if all ready ones
+        are checked; until then, some set-aside messages may have a higher turn than others that are still
+        ready. Returns None if ``holder`` has no reservation of the key."""
         standing = transaction.execute(LOOKED, (queue, key, holder, now)).fetchone()
         if standing is None:
             return None
@@ -164,7 +164,7 @@ class Reservations:
     def keep(
         self, transaction: Transaction, queue: int, now: float, keys: Sequence[str], holder: str, for_s: float
     ) -> list[str]:
-        """Renew reservations; returns the keys of those that the holder no longer has."""
+        """Renew reservations; returns the keys that the holder has lost."""
         return [
             key
             for key in keys

@@ -21,7 +21,7 @@ OLDEST_SQLITE = (3, 35, 0)
 
 
 def migrations() -> list[Migration]:
-    """Every migration, in order."""
+    """Return every migration, in order."""
     assert __package__ is not None
     return migrations_of(__package__)
 
@@ -77,7 +77,7 @@ def _apply(connection: sqlite3.Connection, migration: Migration) -> None:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """Each statement of a script: all of it at once would end the transaction that is open."""
+    """Yield each statement of a script, which as a whole would end the open transaction."""
     statement = ""
     for part in script.split(";"):
         statement += part + ";"
@@ -99,21 +99,21 @@ def steps_of(path: Path) -> SchemaSteps:
 
 
 def contracted(connection: sqlite3.Connection) -> int:
-    """The number of the last migration that contracted the schema; 0 for none."""
+    """Return the number of the last migration that contracted the schema; 0 for none."""
     [number] = connection.execute("SELECT max(number) FROM contractions").fetchone()
     return int(number or 0)
 
 
 def version(connection: sqlite3.Connection) -> int:
-    """The number of the last migration that the database has had."""
+    """Return the number of the last migration that the database has had."""
     [number] = connection.execute("PRAGMA user_version").fetchone()
     return int(number)
 
 
 def settle_boot(connection: sqlite3.Connection, clock: Clock) -> None:
-    """Make the stored times those of this boot. The caller holds the write lock.
+    """Convert the stored times to this boot. The caller holds the write lock.
 
-    No process outlives its host: after a reboot deliveries show again and all memberships are over."""
+    After a reboot all deliveries are visible again, and all memberships have ended."""
     boot, offset = boot_id(), clock.wall() - clock.monotonic()
     found = connection.execute("SELECT boot, wall_offset FROM host").fetchone()
     if found and found[0] == boot:

@@ -535,7 +535,7 @@ def _lease(transaction: Transaction, before: float, limit: int, lease_s: float) 
 
 
 def _load(connection: sqlite3.Connection, key: str) -> Checkpoint | None:
-    """The whole checkpoint. The caller is in a transaction."""
+    """Return the whole checkpoint. The caller is in a transaction."""
     row = connection.execute(SELECT, (key,)).fetchone()
     if row is None:
         return None
@@ -547,7 +547,7 @@ def _load(connection: sqlite3.Connection, key: str) -> Checkpoint | None:
 
 
 def _peek(connection: sqlite3.Connection, key: str) -> Checkpoint | None:
-    """The checkpoint; ``recent`` may be empty."""
+    """Return the checkpoint; ``recent`` may be empty."""
     row = connection.execute(SELECT, (key,)).fetchone()
     if row is None or not _acts(row):
         return _checkpoint(row) if row else None

@@ -84,7 +84,7 @@ class ExpiryPage(NamedTuple):
 
 
 async def apps_of(database: Database) -> list[str]:
-    """The names of all apps that have or had tasks, in order."""
+    """Return the names of all apps that have or had tasks, in order."""
     return await database.read(
         lambda connection: [
             name for (name,) in connection.execute("SELECT name FROM task_apps ORDER BY name")
@@ -115,9 +115,11 @@ class SqliteTasks(TaskStore):
     async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
         task_ids = [task_id for (task_id,) in await self._rows(DUE, self._clock.wall() + ahead_s, limit)]
         answers = await self.change([HandOutMessage(task_id, ahead_s, lease_s) for task_id in task_ids])
-        told = list(zip(task_ids, answers, strict=True))
+        answered = list(zip(task_ids, answers, strict=True))
         gone = [
-            task_id for task_id, task in told if task is None or (isinstance(task, Task) and not task.message)
+            task_id
+            for task_id, task in answered
+            if task is None or (isinstance(task, Task) and not task.message)
         ]
         if gone:
             # Processes of an older version write no message of a task that they cancel.
@@ -215,7 +217,7 @@ class SqliteTasks(TaskStore):
         )
 
     async def _number(self) -> int:
-        """The app's number in the database, which gives it one at the first use."""
+        """Return the app's number in the database, which gives it one at the first use."""
         if self._known_number is None:
             self._known_number = await self._database.write(self._enter)
         return self._known_number

@@ -17,13 +17,13 @@ from holdfast.system.doorbell import call_soon
 ItemT = TypeVar("ItemT")
 
 LINGER_S = 0.01
-"""How long an item that can wait is kept back, to be served together with others."""
+"""Seconds for which an item that can wait is kept back, to be served with others."""
 
 
 @dataclass(slots=True, eq=False)
 class WriterCall:
-    """One call: ``item`` for the function ``run``, and what came of it. ``confirmed``: the answer waits until
-    the disk has what it tells of."""
+    """One call: ``item`` for the function ``run``, and its result or error. ``confirmed``: the answer waits
+    for the disk."""
 
     run: Callable[..., Any]
     item: Any
@@ -34,18 +34,18 @@ class WriterCall:
 
 
 def called(run: Callable[..., Any], item: Any, confirmed: bool) -> WriterCall:
-    """A new call from the running event loop."""
+    """Return a new call from the running event loop."""
     return WriterCall(run, item, asyncio.get_running_loop().create_future(), confirmed)
 
 
 class WriterThread(Generic[ItemT]):
     """A thread that serves items in the order of their coming.
 
-    ``serve`` is called, in the thread, when there are some; it takes them itself (:meth:`take`), so that
-    those are together which came while it got ready.
+    ``serve`` is called in the thread when there are items. It takes them itself (:meth:`take`), with all that
+    arrived while it got ready.
 
-    A signal to the thread says how long it may linger, or None to end. One suffices until items are taken,
-    unless one that can't wait follows those that can.
+    A signal to the thread holds the seconds that it may linger, or None to end. One signal suffices until
+    items are taken, unless an urgent item follows one that can wait.
     """
 
     def __init__(self, name: str, serve: Callable[[], None], limit: int) -> None:
@@ -73,7 +73,7 @@ class WriterThread(Generic[ItemT]):
             self._signal.put(linger_s)
 
     def take(self) -> list[ItemT]:
-        """The next items; the thread is woken again for what is left."""
+        """Return the next items; the thread is woken again for the rest."""
         with self._mutex:
             taken, self._pending = self._pending[: self._limit], self._pending[self._limit :]
             self._signalled_s = math.inf
@@ -82,14 +82,14 @@ class WriterThread(Generic[ItemT]):
         return taken
 
     def drop(self) -> list[ItemT]:
-        """All items that wait; they are not served."""
+        """Return all items that wait; they are not served."""
         with self._mutex:
             dropped, self._pending = self._pending, []
             self._signalled_s = math.inf
         return dropped
 
     def close(self) -> None:
-        """Serve the waiting items, take no more, and end the thread."""
+        """Serve the waiting items, refuse later ones, and end the thread."""
         with self._mutex:
             self._open = False
         self._signal.put(None)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 CONNECT_S = 10.0
 ANSWER_S = 20.0
-"""How long a server may take for all of its answer."""
+"""Seconds within which a server must answer completely."""
 
 CALLS_AT_ONCE = 256
 """The most calls under way at once to hosts that answer."""
@@ -42,14 +42,14 @@ own, so that no host that answers waits for them."""
 CALLS_A_HOST = 16
 
 HOSTS_MAX = 10_000
-"""The hosts that are remembered to have answered: handlers may make up URLs without end."""
+"""The most hosts that are remembered to have answered: handlers may make up any number of URLs."""
 
 LATER = (408, 425, 429)
-"""Answers below 500 after which the same request may be taken."""
+"""Statuses below 500 after which the same request may succeed."""
 
 READ_BYTES = 4096
 SHOWN_CHARS = 300
-"""How much of an answer a dead letter shows."""
+"""Characters of an answer that a dead letter shows."""
 
 RETRY_AFTER_MAX_S = 300.0
 
@@ -103,8 +103,8 @@ class Poster:
                 URL(url, encoded=True), data=body, headers=headers, allow_redirects=False
             ) as answer:
                 text = await _beginning(answer)
-                told = answer.headers.get("Retry-After", "") or answer.headers.get("Location", "")
-                return answer.status, told, text
+                header = answer.headers.get("Retry-After", "") or answer.headers.get("Location", "")
+                return answer.status, header, text
         except aiohttp.ClientConnectorCertificateError as error:
             raise LoginRefused(
                 f"{said}: its certificate is not trusted: {describe_http_error(error)}"
@@ -120,7 +120,7 @@ class Poster:
             await session.close()
 
     def _session(self, *, answers: bool) -> aiohttp.ClientSession:
-        """The connections of hosts that have answered their last call, or of the others."""
+        """Return the connections of hosts that have answered their last call, or of the others."""
         if self._closed:
             raise Unavailable("the connections to webhooks are closed")
         if answers not in self._sessions:
@@ -158,8 +158,8 @@ class Webhook:
         self._signing = signing
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
-        """As Target.take. An answer of 2xx means that the effect is taken. Those of ``LATER``, 5xx and none
-        at all mean that it may be taken later. Any other means that it never is."""
+        """As Target.take. An answer of 2xx means that the effect is taken. ``LATER``, 5xx and no answer mean
+        that it may be taken later. Any other answer means that it never is."""
         for effect in effects:
             headers = self._headers(effect)
             self._judge(*await self._poster.post(self._url, effect.body, headers))
@@ -186,28 +186,28 @@ class Webhook:
             headers["webhook-signature"] = " ".join(signed)
         return headers
 
-    def _judge(self, status: int, told: str, text: str) -> None:
+    def _judge(self, status: int, header: str, text: str) -> None:
         if 200 <= status < 300:
             return
         said = f"webhook {redact_url(self._url)} answered {status}{_shown(text)}"
         if status in LATER or status >= 500:
-            wait_s = self._wait_s(told)
+            wait_s = self._wait_s(header)
             raise Busy(said, wait_s) if wait_s else Unavailable(said)
         if 300 <= status < 400:
-            said = f"{said}; redirects are not followed: send to {redact_url(told) or 'the right URL'}"
+            said = f"{said}; redirects are not followed: send to {redact_url(header) or 'the right URL'}"
         raise EffectRefused(said)
 
-    def _wait_s(self, told: str) -> float:
-        """The seconds in a header ``Retry-After``, which holds them or a date; 0 for none."""
+    def _wait_s(self, header: str) -> float:
+        """Return the seconds in a header ``Retry-After``, which holds them or a date; 0 for none."""
         try:
-            wait_s = float(told) if told[:1].isdigit() else _date(told) - self._clock.wall()
+            wait_s = float(header) if header[:1].isdigit() else _date(header) - self._clock.wall()
         except (ValueError, OverflowError):
             return 0.0
         return min(max(wait_s, 0.0), RETRY_AFTER_MAX_S) if math.isfinite(wait_s) else 0.0
 
 
-def _date(told: str) -> float:
-    return parsedate_to_datetime(told).timestamp()
+def _date(header: str) -> float:
+    return parsedate_to_datetime(header).timestamp()
 
 
 def _is_json(body: bytes) -> bool:

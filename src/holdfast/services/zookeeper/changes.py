@@ -1,12 +1,12 @@
 """The log of changes, and one reader of it.
 
-Every change is noted in the very transaction that makes it: as a numbered znode, beside a write to their
-directory, which is the bell. A reader waits on the bell's watch, learns from its version how many changes
-are new, and reads just these, by name. Nobody lists claims; what a change costs does not depend on how many
-there are. Whose session ends without a word notes nothing: a watch on /services tells of those.
+Every change is noted in the same transaction that makes it: as a numbered znode, and by a write to the
+directory of the notes, which is the bell. A reader waits for the bell's watch, learns from its version how
+many changes are new, and reads only these, by name. No reader lists claims, so the cost of a change doesn't
+depend on their number. A session that expires notes nothing; a watch on /services reports it.
 
-Other programs, and people with a shell, note nothing either. A watch on all claims tells of every change to
-one; those that no note explains are theirs, and only they are looked at.
+Other programs, and people with a shell, note nothing either. A watch on all claims reports every change to a
+claim. A reader looks only at changes that no note explains.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOGGED = 5_000
 
 PRUNE_EVERY = 500
 KEPT = 10_000
-"""Changes kept here for those who watch."""
+"""Changes kept in this process for its readers."""
 
 NEVER = -1
 """The zxid of no change."""
@@ -46,8 +46,8 @@ _log = logging.getLogger("holdfast.zookeeper")
 
 
 def note(entry: LogEntry) -> list[TransactionStep]:
-    """The steps that note a change; :func:`noted` finds the first one's result."""
-    missing = Unavailable(f"{layout.CHANGES} is missing; a node that joins makes it anew")
+    """Return the steps that note a change; :func:`noted` finds the first one's result."""
+    missing = Unavailable(f"{layout.CHANGES} is missing; the next node that joins creates it")
     return [
         create(layout.CHANGE, msgspec.json.encode(entry), missing, sequence=True),
         write(layout.CHANGES, b"", missing),
@@ -55,8 +55,8 @@ def note(entry: LogEntry) -> list[TransactionStep]:
 
 
 async def noted(session: ZooKeeperSession, results: Iterable[Any]) -> int:
-    """The zxid of a transaction that noted a change, from its results. Now and then, prunes the log. Raises
-    OutcomeUnknown, for the change is made."""
+    """Return the zxid of a transaction that noted a change, from its results. Now and then, prunes the log.
+    Raises OutcomeUnknown, for the change is made."""
     path = next(result for result in results if isinstance(result, str) and result.startswith(layout.CHANGE))
     number = int(path.removeprefix(layout.CHANGE))
     if number % PRUNE_EVERY == 0:
@@ -71,7 +71,7 @@ async def noted(session: ZooKeeperSession, results: Iterable[Any]) -> int:
 
 
 async def _prune(session: ZooKeeperSession, number: int) -> None:
-    """Delete what lies further back than the log is long."""
+    """Delete changes beyond the length of the log."""
     kept = {layout.change_name(number + i) for i in range(-LOGGED, LOGGED)}
     with contextlib.suppress(HoldfastError):
         for name in await session.children(layout.CHANGES):
@@ -81,7 +81,7 @@ async def _prune(session: ZooKeeperSession, number: int) -> None:
 
 
 class _Missed(Exception):
-    """The log doesn't go on where we stopped reading."""
+    """The log doesn't continue where this reader stopped."""
 
 
 class FoundClaim(Protocol):
@@ -92,8 +92,8 @@ class FoundClaim(Protocol):
 
 
 class _Events(NamedTuple):
-    """Events at one claim: how many a watch has heard, and how many of them notes explain. ``written``: some
-    have made or changed the claim, not only ended it."""
+    """Events at one claim: how many a watch has reported, and how many of them notes explain. ``written``:
+    some have made or changed the claim, not only ended it."""
 
     heard: int = 0
     explained: int = 0
@@ -101,10 +101,10 @@ class _Events(NamedTuple):
 
 
 class ChangeFeed:
-    """Reads changes from its first use on, and keeps the last of them, numbered from 1 in its own way.
+    """Reads changes from its first use on, and keeps the last of them under its own numbers from 1 on.
 
-    ``read`` reads claims as they stand; ``concerns`` tells whether it matters to anybody here that a key's
-    claim is gone, and ``see`` is told of claims that changed without a note."""
+    ``read`` reads the present claims. ``concerns`` returns True if the end of a key's claim matters to this
+    process, and ``see`` is called with claims that changed without a note."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class ChangeFeed:
     async def close(self) -> None:
         """Stop reading. Waiting calls end with what there is."""
         self._closed = True
-        self._tell()
+        self._wake()
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -175,7 +175,7 @@ class ChangeFeed:
 
     async def _begin(self) -> None:
         await self._watch_claims()
-        self._zxid, self._unexplained = await self._last_change(), 0  # who begins asks for all claims
+        self._zxid, self._unexplained = await self._last_change(), 0  # a caller that begins reads all claims
         await self._find_end()
         self._members = await self._read_members(await self._list_services())
 
@@ -187,7 +187,7 @@ class ChangeFeed:
             try:
                 if lost:
                     await self._begin()
-                    self._miss()  # again, for those who began again before
+                    self._miss()  # again, for callers that began before this
                     lost = False
                 await self._catch_up()
             except _Missed:
@@ -198,8 +198,7 @@ class ChangeFeed:
             await self._clock.wait(self._rung, patience_s)
 
     async def _catch_up(self) -> None:
-        """Read the log to its end; then what is different in /services, and at claims, has happened without a
-        note."""
+        """Read the log to its end. Later differences in /services and at claims happened without a note."""
         while True:
             await self._watch_claims()
             touched = dict(self._events)
@@ -225,15 +224,15 @@ class ChangeFeed:
             return
 
     async def _watch_claims(self) -> None:
-        """Watch all claims, once for each connection. What happened to claims while there was none may have
-        gone by without a note: so it is if the last change to /tasks is none that was noted; and where other
-        programs are, who may also have written into a claim, nobody can tell."""
+        """Watch all claims, once for each connection. Changes between two connections may have left no note.
+        That is so if the last change to /tasks isn't a noted one. Where other programs are members, it must
+        be assumed, because they may also have written into a claim."""
         connection = self._session.connections
         if self._watching == connection:
             return
         self._events.clear()
         if not await self._session.watch_below(layout.TASKS, self._note_event):
-            _log.warning("these ZooKeeper servers are older than 3.6: claims of other programs go unnoticed")
+            _log.warning("zookeeper older than 3.6")
         if self._watching:
             zxid = await self._last_change()
             mixed = any(member.foreign for member in self._members.values())
@@ -251,7 +250,7 @@ class ChangeFeed:
         self.ring()
 
     def _explain(self, entry: LogEntry, zxid: int) -> None:
-        """An event comes before the note of the same change can be read."""
+        """Count a note. Its event has arrived before: a note can't be read earlier."""
         self._zxid = zxid
         if zxid == self._unexplained:
             self._unexplained = 0
@@ -260,8 +259,8 @@ class ChangeFeed:
             self._events[entry.key] = seen._replace(explained=seen.explained + entry.events)
 
     async def _look_at(self, touched: Mapping[str, _Events]) -> None:
-        """Tell of claims that were changed without a note, before the log was read: the events there were are
-        ``touched``. That a claim is gone, as when a node dies with all of its claims, concerns few."""
+        """Report claims that changed without a note. ``touched`` are the events from before the log was read.
+        The end of a claim, as when a node dies with all of its claims, concerns few processes."""
         left = [key for key, seen in touched.items() if self._events[key].explained < seen.heard]
         keys = [key for key in left if touched[key].written or self._concerns(key)]
         if keys:
@@ -273,14 +272,14 @@ class ChangeFeed:
                 claim = standing.get(key) or Claim(key, "", gone_at)
                 self._see(claim)
                 self._add(Change("claim", claim=claim))
-        for key, before in touched.items():  # what was heard meanwhile is for the next reading
+        for key, before in touched.items():  # later events belong to the next reading
             seen = self._events[key]
             self._events[key] = seen._replace(explained=max(seen.explained, before.heard))
             if self._events[key].explained >= seen.heard:
                 del self._events[key]
 
     async def _last_change(self) -> int:
-        """The zxid of the last change to /tasks: of the last claim that was made or taken away."""
+        """Return the zxid of the last change to /tasks: of the last claim that was made or taken away."""
         stat = await self._session.exists(layout.TASKS)
         return int(stat.pzxid) if stat is not None else 0
 
@@ -297,15 +296,15 @@ class ChangeFeed:
     def _add(self, change: Change) -> None:
         self._changes.append(change)
         self._number += 1
-        self._tell()
+        self._wake()
 
     def _miss(self) -> None:
         self._number += 1
         self._missed_at = self._number
         self._changes.clear()
-        self._tell()
+        self._wake()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
@@ -325,13 +324,12 @@ class ChangeFeed:
         }
 
     async def _find_end(self) -> None:
-        """Go to the end of the log: the change whose successor isn't there. Raises Unavailable if there is
-        no log."""
+        """Go to the end of the log: the change without a successor. Raises Unavailable if there is no log."""
         before, names = None, set[str]()
         while True:
             stat = await self._session.exists(layout.CHANGES, self.ring)
             if stat is None:
-                raise Unavailable(f"{layout.CHANGES} is missing; a node that joins makes it anew")
+                raise Unavailable(f"{layout.CHANGES} is missing; the next node that joins creates it")
             if before == (stat.version, _origin(stat)):
                 break
             before = (stat.version, _origin(stat))
@@ -348,8 +346,7 @@ class ChangeFeed:
         )[1]
 
     async def _read_log(self) -> list[tuple[LogEntry, int]]:
-        """Changes that follow those read before, with their zxids; some at a time, none at the end. Raises
-        _Missed if they aren't there."""
+        """Return the next changes with their zxids; none at the end. Raises _Missed if they aren't there."""
         stat = await self._session.exists(layout.CHANGES, self.ring)
         news = (stat.version - self._version) % 2**32 if stat is not None else 0
         if stat is None or _origin(stat) != self._origin or news > LOGGED:
@@ -374,5 +371,6 @@ class ChangeFeed:
 
 
 def _origin(stat: Any) -> tuple[int, int]:
-    """Return what tells this log from all earlier ones: servers that lost their data count from 0 again."""
+    """Return the mark of this log. An earlier log had another: servers that lost their data count from 0
+    again."""
     return stat.czxid, stat.ctime

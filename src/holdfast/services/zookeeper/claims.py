@@ -1,13 +1,13 @@
-"""Claims: read, made, replaced and freed, each in one transaction.
+"""Reads, makes, replaces and frees claims, each in one transaction.
 
-A claim is a znode whose data is the owner's path, made by the owner's own session, and its version is the
-zxid of its last change: of its making, unless another program has written into it. It stands while the
-owner's znode exists.
+A claim is a znode made by the owner's session. Its data is the owner's path, and its version is the zxid of
+its last change: its creation, unless another program has written into it. It is valid while the owner's znode
+exists.
 
-ZooKeeper can delete a znode at a version of its data, but any znode begins with version 0, also one that
-has taken the place of the one we looked at. So who replaces or frees a claim holds the key's lock from
-before it looks until its transaction, which takes the lock away; and who claims a free key makes and
-unmakes the lock in its transaction, which is refused while another holds it.
+ZooKeeper can delete a znode at a version of its data, but every new znode begins with version 0. So a version
+doesn't show that a claim was replaced meanwhile. To replace or free a claim, a process therefore holds the
+key's lock from before it reads until its transaction, which removes the lock. To claim a free key, a process
+creates and deletes the lock in its transaction, which fails while another process holds it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ READ_TOGETHER = 500
 
 
 class LivingClaim(NamedTuple):
-    """A claim of a living membership, and that one's path in /services."""
+    """A claim of a living membership, and the member's path in /services."""
 
     claim: Claim
     path: str
@@ -54,15 +54,15 @@ class _Taken(Exception):
 
 
 class _Locked(Exception):
-    """The key's claim is just being replaced."""
+    """The key's claim is being replaced at present."""
 
 
 class _Gone(Exception):
-    """The claim that was looked at is gone, with its owner."""
+    """The claim that was read is gone, or its owner is."""
 
 
 async def read(session: ZooKeeperSession, key: str) -> LivingClaim | None:
-    """The claim that stands on ``key``, as ``session``'s server knows it."""
+    """Return the claim that stands on ``key``, as ``session``'s server knows it."""
     try:
         data, stat = await session.get(layout.task(key))
     except NoNodeError:
@@ -73,7 +73,7 @@ async def read(session: ZooKeeperSession, key: str) -> LivingClaim | None:
 
 
 async def read_all(session: ZooKeeperSession, keys: Iterable[str]) -> list[LivingClaim]:
-    """The claims that stand on ``keys``, in their order. Asks once for each owner."""
+    """Return the claims that stand on ``keys``, in their order. Asks once for each owner."""
     ordered = list(keys)
     services: dict[str, tuple[bytes, Any] | None] = {}
     standing = []
@@ -91,7 +91,8 @@ async def read_all(session: ZooKeeperSession, keys: Iterable[str]) -> list[Livin
 
 
 async def claim(mine: ZooKeeperMembership, key: str, clock: Clock, request: str = "") -> Claim:
-    """Claim ``key`` if it is free; returns the claim that stands. ``request`` is told of it."""
+    """Claim ``key`` if it is free; returns the claim that stands. The answer goes to the znode ``request``,
+    if given."""
     mine.keys.add(key)
     for _ in range(TRIES):
         steps = [
@@ -160,14 +161,14 @@ def _judge(key: str, path: str, stat: Any, service: tuple[bytes, Any] | None) ->
         return None
     data, born = service
     if stat.ephemeralOwner != born.ephemeralOwner and stat.czxid < born.czxid:
-        return None  # of an older session, whose path another has now
+        return None  # of an older session; a newer one has the same path
     return LivingClaim(Claim(key, decode_service(path, data).id, stat.mzxid), path)
 
 
 async def _put(
     mine: ZooKeeperMembership, key: str, steps: list[TransactionStep], request: str, events: int
 ) -> Claim:
-    """Take ``steps`` and, with them, make our claim: so many ``events`` at its znode."""
+    """Make our claim in one transaction with ``steps``, which cause ``events`` events at its znode."""
     claim = create(layout.task(key), mine.path.encode(), _Taken())
     entry = LogEntry("claim", key=key, owner=mine.member.id, events=events)
     answer = []
@@ -179,7 +180,7 @@ async def _put(
 
 
 async def _exactly(session: ZooKeeperSession, claim: Claim) -> str:
-    """The owner's path, if ``claim`` is what stands. Raises _Gone."""
+    """Return the owner's path, if ``claim`` is what stands. Raises _Gone."""
     standing = await read(session, claim.key)
     if standing is None or standing.claim != claim:
         raise _Gone
@@ -187,7 +188,7 @@ async def _exactly(session: ZooKeeperSession, claim: Claim) -> str:
 
 
 async def _clear(session: ZooKeeperSession, key: str, clock: Clock) -> None:
-    """Delete what the dead left behind: the claim of a session that was evicted and lives on."""
+    """Delete a dead claim: of a membership that was evicted, but whose session still lives."""
     with contextlib.suppress(_Gone):
         async with _locked(session, key, clock) as unlock:
             if await read(session, key) is not None:
@@ -197,7 +198,7 @@ async def _clear(session: ZooKeeperSession, key: str, clock: Clock) -> None:
 
 @asynccontextmanager
 async def _locked(session: ZooKeeperSession, key: str, clock: Clock) -> AsyncIterator[TransactionStep]:
-    """Hold a key's lock. Gives the step that takes it away, which is done unless something is raised."""
+    """Hold a key's lock. Yields the step that removes it; the lock is removed here if anything is raised."""
     path, token = layout.lock(key), clock.new_id().encode()
     try:
         while True:

@@ -1,8 +1,8 @@
 """The coordinator in ZooKeeper.
 
-A membership is a session, and what it claims are that session's own ephemeral znodes: when it ends, for
-whatever reason, the servers remove all of it in one step. One more session, without a membership, reads,
-watches and asks.
+A membership is a session, and its claims are ephemeral znodes of that session. When the session ends, the
+servers remove all of them in one step. One more session, without a membership, reads, watches and sends
+requests.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ZooKeeperCoordinator:
         self._feed: ChangeFeed | None = None
         self._joined: dict[str, ZooKeeperMembership] = {}
         self._foreign: dict[str, None] = {}
-        """Keys that were seen in the hands of another program."""
+        """Keys that another program has claimed."""
         self._asking = asyncio.Semaphore(ASKED_TOGETHER)
         self._closed = False
 
@@ -61,8 +61,8 @@ class ZooKeeperCoordinator:
             with mine.living():
                 await mine.renew(member, ttl_s)
         except MembershipLost:
-            # What lapsed here is over. But while no server can be reached nobody has taken anything from it,
-            # as far as anybody knows: that is silence, and no word on it.
+            # The membership has lapsed here. While no server can be reached, it isn't known whether its
+            # claims are lost: then Unavailable is raised instead.
             await (await self._session()).sync()
             raise
 
@@ -167,19 +167,19 @@ class ZooKeeperCoordinator:
 
     @property
     def sessions(self) -> list[ZooKeeperSession]:
-        """Its open sessions: those of its memberships, then its own."""
+        """The open sessions of its memberships, then its own."""
         own = [self._opened.result()] if self._opened is not None and not _failed(self._opened) else []
         return [mine.session for mine in self._joined.values()] + own
 
     # --- how it is done
 
     async def _session(self) -> ZooKeeperSession:
-        """The session without a membership, opened at its first use, once for all who wait for it."""
+        """Return the session without a membership, opened at its first use, once for all who wait for it."""
         if self._closed:
             raise Unavailable("this coordinator is closed")
         if self._opened is None or _failed(self._opened):
             self._opened = asyncio.create_task(self._open())
-            self._opened.add_done_callback(_failed)  # looked at, even if all who waited are gone
+            self._opened.add_done_callback(_failed)  # its exception is read, even if no caller waits
         return await asyncio.shield(self._opened)
 
     async def _open(self) -> ZooKeeperSession:
@@ -192,19 +192,19 @@ class ZooKeeperCoordinator:
             self._feed.ring()
 
     def _mine(self, member: str) -> ZooKeeperMembership | None:
-        """A membership that was joined here and isn't known to be over."""
+        """Return a membership that was joined here and isn't known to be over."""
         mine = self._joined.get(member)
         return mine if mine is not None and not mine.over else None
 
     def _see(self, claim: Claim) -> None:
-        """Note in whose hands a key is."""
+        """Note whether another program has the claim."""
         if claim.member.startswith(f"{layout.SERVICES}/"):
             self._foreign[claim.key] = None
         else:
             self._foreign.pop(claim.key, None)
 
     def _concerns(self, key: str) -> bool:
-        """True if the end of the claim on ``key`` is news to somebody here, whoever has ended it."""
+        """Return True if the end of the claim on ``key`` matters to this process."""
         return key in self._foreign or any(key in mine.keys for mine in self._joined.values())
 
     def _forget(self, claim: Claim, *, but: str = "") -> None:

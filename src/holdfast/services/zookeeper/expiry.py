@@ -1,5 +1,5 @@
-"""Ends a membership that isn't renewed. kazoo keeps a session alive from its own thread, even if the program
-hangs, so a thread must also end it."""
+"""Ends a membership that isn't renewed. kazoo's thread keeps a session alive even if the program hangs, so
+another thread must end it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.ports.clock import Clock
 
 
 class Lapse(threading.Thread):
-    """Calls ``act`` once, in this thread, when the time given last is over."""
+    """Calls ``act`` once, in this thread, at the time that was set last."""
 
     def __init__(self, clock: Clock, at: float, act: Callable[[], None]) -> None:
         super().__init__(name="holdfast-lapse", daemon=True)
@@ -27,7 +27,7 @@ class Lapse(threading.Thread):
             self._changed.notify()
 
     def cancel(self) -> None:
-        """Never act, unless it has begun."""
+        """Don't act, unless it has begun."""
         with self._changed:
             self._over = True
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""The znodes: what any program may read and join, and what only nodes of Holdfast use among themselves.
+"""The znodes: a part that any program may read and join, and a part for nodes of Holdfast alone.
 
 ::
 
@@ -29,23 +29,23 @@ DIRECTORIES = (SERVICES, TASKS, MEMBERS, REQUESTS, LOCKS, CHANGES)
 WORKER = f"{SERVICES}/worker-"
 CHANGE = f"{CHANGES}/c-"
 
-# What servers refuse in a name, with all beyond the basic plane, which they see as surrogates; and what
-# the escapes themselves are made of.
+# Characters that servers refuse in a name, also beyond the basic plane, which they see as surrogates; and the
+# characters of the escapes themselves.
 _REFUSED = re.compile("[%/\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
 _CHANGE = re.compile(r"c-(?=.{10,11}\Z)-?[0-9]+")
 _RESERVED = {".": "%2E", "..": "%2E%2E", "zookeeper": "%7Aookeeper"}
 
 
 def escape(text: str) -> str:
-    """A name for a znode: the text itself wherever that can be, else percent-encoded UTF-8 in it."""
+    """Return a name for a znode: the text itself wherever that can be, else percent-encoded UTF-8 in it."""
     return _RESERVED.get(text) or _REFUSED.sub(
         lambda match: quote(match[0], safe="", errors="surrogatepass"), text
     )
 
 
 def unescape(name: str) -> str:
-    """The text that :func:`escape` made ``name`` of. Raises ValueError for a name that it makes of none: one
-    that another program chose."""
+    """Return the text that :func:`escape` made ``name`` of. Raises ValueError for a name that it makes of
+    none: one that another program chose."""
     text = unquote(name, errors="surrogatepass")
     if escape(text) != name:
         raise ValueError(f"{name!r} stands for no key")
@@ -53,8 +53,8 @@ def unescape(name: str) -> str:
 
 
 def keys(names: Iterable[str]) -> list[str]:
-    """The keys that the names in /tasks stand for, in order; those of other programs' own making are left
-    out, for no key leads to them."""
+    """Return the keys that the names in /tasks stand for, in order; names of other programs that no key has
+    are left out."""
     found = []
     for name in names:
         with contextlib.suppress(ValueError):
@@ -63,22 +63,22 @@ def keys(names: Iterable[str]) -> list[str]:
 
 
 def task(key: str) -> str:
-    """The path of a key's claim."""
+    """Return the path of a key's claim."""
     return f"{TASKS}/{escape(key)}"
 
 
 def lock(key: str) -> str:
-    """The path that keeps a key's claim as it is while it exists."""
+    """Return the path that keeps a key's claim as it is while it exists."""
     return f"{LOCKS}/{escape(key)}"
 
 
 def member(member_id: str) -> str:
-    """The path by which a membership is found by its id, and rung."""
+    """Return the path by which a membership is found by its id, and rung."""
     return f"{MEMBERS}/{escape(member_id)}"
 
 
 def basename(path: str) -> str:
-    """The last part of a path."""
+    """Return the last part of a path."""
     return path.rpartition("/")[2]
 
 
@@ -88,12 +88,12 @@ def is_change(name: str) -> bool:
 
 
 def after(name: str) -> str:
-    """The name of the change that follows the change ``name``. The server counts in 32 bits: past the
+    """Return the name of the change that follows the change ``name``. The server counts in 32 bits: past the
     greatest number comes the least, so names are followed, never compared."""
     return change_name(int(name.removeprefix("c-")) + 1)
 
 
 def change_name(number: int) -> str:
-    """The name of a change by its number, taken around 32 bits."""
+    """Return the name of a change by its number, taken around 32 bits."""
     wrapped = (number + 2**31) % 2**32 - 2**31
     return f"c-{wrapped:010d}"

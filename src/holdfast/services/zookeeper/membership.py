@@ -1,4 +1,4 @@
-"""A membership that was joined here: its own session, its znodes, and a watch for requests of others."""
+"""A membership that was joined here: its session, its znodes, and a watch for requests of other members."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Serve = Callable[["ZooKeeperMembership", str, Request], Awaitable[None]]
 
 
 class ZooKeeperMembership:
-    """One membership and its session: whatever ends the one ends the other.
+    """One membership and its session, which end together.
 
-    ``path`` is its znode in /services. ``keys`` are those it may hold, and perhaps some more. ``serve`` does
-    what others ask of it."""
+    ``path`` is its znode in /services. ``keys`` are the keys that it may have claimed, and perhaps some more.
+    ``serve`` does what other members request."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class ZooKeeperMembership:
         self._lapse: Lapse | None = None
 
     async def join(self) -> None:
-        """Open the session and appear to all. Raises ConfigError where the servers give no such sessions,
-        and Unavailable: then nothing is left of it, at the latest after ``ttl_s``."""
+        """Open the session and publish the member. Raises ConfigError where the servers give no such
+        sessions, and Unavailable: then the session ends, at the latest after ``ttl_s``."""
         begun_at = self._clock.monotonic()
         try:
             await self.session.open()
@@ -66,7 +66,7 @@ class ZooKeeperMembership:
             entry = LogEntry("joined", path=self.path, member=self.member)
             await changes.noted(self.session, await self.session.commit([appear, *changes.note(entry)]))
         except OutcomeUnknown as error:
-            await self.end()  # and with it whatever came of it
+            await self.end()  # and with it the znodes that it may have made
             raise Unavailable(str(error)) from error
         except BaseException:
             await self.end()
@@ -76,9 +76,9 @@ class ZooKeeperMembership:
         self._spawn(self._listen())
 
     async def renew(self, member: Member, ttl_s: float) -> None:
-        """Publish the load, and live for ``ttl_s`` from now: at most for the session's timeout, should this
-        process die. Raises MembershipLost, and Unavailable while the connection is interrupted: not at once,
-        for with a connection that comes back soon comes the word on whether the session is lost."""
+        """Publish the load, and live for ``ttl_s`` from now; if this process dies, for the session's timeout.
+        Raises MembershipLost, and Unavailable while the connection is interrupted: after a while, because a
+        new connection soon shows whether the session is lost."""
         await self.session.until_connected(RECONNECT_S)
         if self.over:
             raise membership_lost(member.id)
@@ -106,7 +106,7 @@ class ZooKeeperMembership:
             await self.end()
 
     async def end(self) -> None:
-        """End the session; what it made is gone, at once if a server can be told."""
+        """End the session. Its znodes disappear, at once if a server can be reached."""
         self._lose()
         if self._lapse is not None:
             self._lapse.cancel()
@@ -194,7 +194,7 @@ class ZooKeeperMembership:
 
 
 def end_steps(member: str, path: str) -> list[TransactionStep]:
-    """The steps that end a membership, known by its id and its znode."""
+    """Return the steps that end a membership, known by its id and its znode."""
     gone = membership_lost(member)
     left = changes.note(LogEntry("left", path=path))
     return [delete(layout.member(member), gone), delete(path, gone), *left]

@@ -12,7 +12,7 @@ from holdfast.ports.coordinator import Change, Claim, Coordinator, Member
 
 
 class OneStream:
-    """A coordinator whose keys are all of one ``stream``, and are told to ``below`` without its name.
+    """A coordinator for the keys of one ``stream``, which it passes to ``below`` without the stream's name.
 
     Raises ConfigError for a key of another stream."""
 
@@ -53,7 +53,7 @@ class OneStream:
 
     async def watch(self, after: int, wait_s: float) -> tuple[int, list[Change]]:
         number, changes = await self._below.watch(after, wait_s)
-        return number, [self._told(change) for change in changes]
+        return number, [self._full_change(change) for change in changes]
 
     async def close(self) -> None:
         await self._below.close()
@@ -72,7 +72,7 @@ class OneStream:
     def _full(self, claim: Claim) -> Claim:
         return msgspec.structs.replace(claim, key=self._prefix + claim.key)
 
-    def _told(self, change: Change) -> Change:
+    def _full_change(self, change: Change) -> Change:
         if change.claim is None:
             return change
         return msgspec.structs.replace(change, claim=self._full(change.claim))

@@ -1,6 +1,6 @@
 """The contents of znodes. A node's JSON is readable for programs that know only host and port.
 
-Any program may write there. A record that can't be read raises Damaged, and ends no node."""
+Any program may write there. An unreadable record raises Damaged, and stops no node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SERVICE = re.compile(r"[^\0]*/services/(?P<name>[^/\0]+)")
 
 class LogEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One change in the log. ``path`` is the member's in /services; a claim's version is the entry's own
-    place in ZooKeeper's history (zxid), which is also that of the claim it tells of. ``events``: how many a
+    place in ZooKeeper's history (zxid), which is also the zxid of the claim. ``events``: how many a
     watch on the claim's znode sees of it."""
 
     kind: Literal["joined", "left", "claim"]
@@ -62,7 +62,7 @@ _answer = msgspec.json.Decoder(ClaimAnswer)
 
 
 def encode_service(member: Member, at: float) -> bytes:
-    """A member's JSON in /services, written at the wall time ``at``, which it tells in milliseconds."""
+    """Return a member's JSON in /services, written at the wall time ``at``, in milliseconds."""
     parts = urlsplit(member.address)
     service: dict[str, Any] = {
         "host": parts.hostname or "",
@@ -90,27 +90,27 @@ def decode_service(path: str, data: bytes) -> Member:
 
 
 def _address(host: Any, port: Any) -> str:
-    """The URL of what listens there; empty if these are no host and port."""
+    """Return the URL of what listens there; empty if these are no host and port."""
     if not (isinstance(host, str) and _HOST.fullmatch(host) and type(port) is int and 0 < port < 65536):
         return ""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def owner_path(data: bytes) -> str:
-    """The owner's path in /services, from a claim's data; empty if that names none."""
+    """Return the owner's path in /services, from a claim's data; empty if that names none."""
     match = _SERVICE.fullmatch(data.decode(errors="replace"))
     return f"{SERVICES}/{match['name']}" if match and match["name"] not in (".", "..") else ""
 
 
 def decode_path(path: str, data: bytes) -> str:
-    """The path in /services that the znode of a membership at ``path`` names. Raises Damaged."""
+    """Return the path in /services that the znode of a membership at ``path`` names. Raises Damaged."""
     if service := owner_path(data):
         return service
     raise Damaged(f"{path} names no znode in {SERVICES}; another program wrote it")
 
 
 def decode_entry(path: str, data: bytes) -> LogEntry:
-    """A change in the log. Raises Damaged."""
+    """Return a change in the log. Raises Damaged."""
     return _decode(_entry, path, data)
 
 

@@ -1,8 +1,8 @@
 """The requests of one membership to another through ZooKeeper: to claim a key, or to take a claim over.
 
 Only a membership's own session can make znodes that end with it, so a claim for another member is made by
-that member. The asker leaves a request and rings; the member answers in the very transaction that makes
-the claim. A request that was taken back before its answer has had no effect and will have none.
+that member. The caller creates a request and rings; the member answers in the same transaction that makes
+the claim. A request that is withdrawn before its answer never has an effect.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def ask(session: ZooKeeperSession, clock: Clock, member: str, request: Req
         raise membership_lost(member)
     service = decode_path(inbox, found[0])
     path = f"{layout.REQUESTS}/{layout.basename(service)}.{clock.new_id()}"
-    missing = Unavailable(f"{layout.REQUESTS} is missing; a node that joins makes it anew")
+    missing = Unavailable(f"{layout.REQUESTS} is missing; the next node that joins creates it")
     leave = create(path, msgspec.json.encode(request), missing)
     try:
         await session.commit([write(inbox, found[0], membership_lost(member)), leave])

@@ -1,5 +1,5 @@
-"""One ZooKeeper session for asyncio. kazoo's threads stay behind it: nothing blocks the loop, and what the
-threads learn comes into the loop one event at a time."""
+"""One ZooKeeper session for asyncio. Nothing blocks the loop: kazoo's threads post their events into it one
+at a time."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ CONNECT_S = 5.0
 CALL_S = 5.0
 RETRY_S = 0.5
 PAST_S = 2.0
-"""How long a connection is sought only with servers that know all that was seen before."""
+"""Seconds in which only servers are accepted that have everything this client has seen."""
 
 RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
 ATTEMPT_S = 2.0
-"""How long one server is tried. kazoo would try for as long as the session lasts, which then is lost."""
+"""Seconds for one server. kazoo would try it until the session has expired."""
 
 
 REFUSALS = (NoNodeError, NodeExistsError, BadVersionError)
-"""What a server answers to a step that doesn't fit the tree as it stands."""
+"""Errors of a server for an operation that doesn't fit the present tree."""
 
 _log = logging.getLogger("holdfast.zookeeper")
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionStep:
-    """One operation of a transaction, and what it means if just this one doesn't fit."""
+    """One operation of a transaction, and the error to raise if this one doesn't fit."""
 
     operation: str
     arguments: dict[str, Any]
@@ -64,7 +64,7 @@ class TransactionStep:
 
 
 def create(path: str, data: bytes, otherwise: Exception, *, sequence: bool = False) -> TransactionStep:
-    """Make a znode; one that is numbered (``sequence``) stays, any other ends with the session."""
+    """Make a znode. A numbered one (``sequence``) is persistent, any other ends with the session."""
     arguments = {"path": path, "value": data, "sequence": sequence, "ephemeral": not sequence}
     return TransactionStep("create", arguments, otherwise)
 
@@ -85,23 +85,22 @@ def write(path: str, data: bytes, otherwise: Exception, *, version: int = -1) ->
 
 
 class _AddWatch(NamedTuple):
-    """The request for a watch on a znode and all below it, which stands until the connection goes. Servers
-    have it from 3.6 on; kazoo doesn't know it."""
+    """The request for a watch on a znode and all below it, until the connection ends. Servers support it from
+    3.6 on; kazoo doesn't."""
 
     path: str
     type: int = 106
 
     def serialize(self) -> bytearray:
-        """As it goes to the server: the path, and the mode (recursive)."""
+        """Return the path and the mode (recursive)."""
         return bytearray(write_string(self.path) + int_struct.pack(1))
 
     def deserialize(self, data: bytes, offset: int) -> None:
-        """The answer holds nothing."""
+        """Read nothing: the answer is empty."""
 
 
 def check_files(address: ZooKeeperAddress) -> None:
-    """Read the files for TLS, which a session reads only as it connects, when nobody is told. Raises
-    ConfigError."""
+    """Read the files for TLS before a session does so in the background. Raises ConfigError."""
     if not address.tls:
         return
     try:
@@ -180,9 +179,9 @@ class ZooKeeperSession:
             raise
 
     async def close(self) -> None:
-        """End the session: its ephemeral znodes go at once, if a server can be told."""
+        """End the session. Its ephemeral znodes disappear at once, if a server can be reached."""
         self._closed = True
-        self._connected.set()  # who waits for it need wait no longer
+        self._connected.set()  # ends all waits for it
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -216,11 +215,11 @@ class ZooKeeperSession:
             async with asyncio.timeout(timeout_s):
                 await self._connected.wait()
         except TimeoutError:
-            raise Unavailable(f"no server of {self._address} lets us in{self._trouble.told}") from None
+            raise Unavailable(f"no server of {self._address} lets us in{self._trouble.suffix}") from None
 
     def post(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call a function in the loop, from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -235,25 +234,25 @@ class ZooKeeperSession:
     # --- reads
 
     async def get(self, path: str, watch: Callable[[], None] | None = None) -> tuple[bytes, Any]:
-        """Data and stat. ``watch`` is called in the loop at the next change, and when the connection goes.
-        Give the same function at each call: it is kept once."""
+        """Return data and stat. ``watch`` is called in the loop at the next change, and when the connection
+        goes. Give the same function at each call: it is kept once."""
         call = self._ready().get_async(path, self._watcher(watch))
         answer: tuple[bytes, Any] = await self._read("get", call)
         return answer
 
     async def get_or_none(self, path: str) -> tuple[bytes, Any] | None:
-        """Data and stat, or None where there is nothing."""
+        """Return data and stat, or None where there is nothing."""
         try:
             return await self.get(path)
         except NoNodeError:
             return None
 
     async def exists(self, path: str, watch: Callable[[], None] | None = None) -> Any:
-        """The stat, or None."""
+        """Return the stat, or None."""
         return await self._read("exists", self._ready().exists_async(path, self._watcher(watch)))
 
     async def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
-        """The names in a directory; none if it is missing, and then ``watch`` isn't called."""
+        """Return the names in a directory; none if it is missing, and then ``watch`` isn't called."""
         call = self._ready().get_children_async(path, self._watcher(watch))
         try:
             names: list[str] = await self._read("getChildren", call)
@@ -262,7 +261,7 @@ class ZooKeeperSession:
         return names
 
     async def get_all(self, paths: Iterable[str]) -> list[tuple[bytes, Any] | None]:
-        """Data and stat of each, or None where there is nothing; sent together."""
+        """Return data and stat of each, or None where there is nothing; sent together."""
         return await asyncio.gather(*(self.get_or_none(path) for path in paths))
 
     async def watch_below(self, directory: str, heard: Callable[[str, EventType], None]) -> bool:
@@ -317,8 +316,8 @@ class ZooKeeperSession:
         return results
 
     def discard(self, path: str, data: bytes | None = None) -> None:
-        """Delete a znode in the background, whatever it takes; if ``data`` is given, only if that is what
-        is in it. Ends when it is gone, or the session is."""
+        """Delete a znode in the background, with retries; if ``data`` is given, only if the
+        znode holds it. Ends when the znode or the session is gone."""
         self.spawn(self._discard(path, data, self.id))
 
     async def _discard(self, path: str, data: bytes | None, session: int) -> None:
@@ -364,9 +363,9 @@ class ZooKeeperSession:
         return OutcomeUnknown(text) if wrote else Unavailable(text)
 
     def _ready(self) -> KazooClient:
-        """The client, which would keep what it is asked while interrupted, and send it late."""
+        """Return the client, which would keep what it is asked while interrupted, and send it late."""
         if not self.connected:
-            raise Unavailable(f"{self._address}: the connection is interrupted{self._trouble.told}")
+            raise Unavailable(f"{self._address}: the connection is interrupted{self._trouble.suffix}")
         return self._client
 
     def _watcher(self, watch: Callable[[], None] | None) -> Callable[[Any], None] | None:
@@ -389,13 +388,14 @@ class ZooKeeperSession:
         self._changed()
 
     def _accept_any_past(self, connections: int) -> None:
-        """Servers that lost their data let no client in that has seen more than they know: forget it, and be
-        told that the session is lost."""
+        """Forget the last zxid: servers that lost their data reject a client that has seen more than they
+        have. Without it they report that the session is lost."""
         if self.connections == connections:
             self._client.last_zxid = 0
 
     def _listen_to_handshake(self) -> None:
-        """Keep the timeout that was agreed upon, as kazoo doesn't; wait no longer than for any attempt."""
+        """Keep the timeout that was agreed upon, which kazoo drops, and limit the wait to that of any
+        attempt."""
         connection = self._client._connection
         invoke = connection._invoke
 
@@ -409,7 +409,7 @@ class ZooKeeperSession:
         connection._invoke = listening
 
     def _listen_to_events(self) -> None:
-        """Tell what happens below watched directories, which kazoo passes over as nobody's."""
+        """Report events below watched directories, which kazoo ignores."""
         connection = self._client._connection
         read = connection._read_watch_event
 
@@ -446,8 +446,8 @@ class _Trouble(logging.Handler):
         self._last = ""
 
     @property
-    def told(self) -> str:
-        """The end of a sentence."""
+    def suffix(self) -> str:
+        """The last warning in parentheses, to end an error text."""
         return f" ({self._last})" if self._last else ""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -56,11 +56,11 @@ class SlotsConformance:
         raise NotImplementedError("define the fixture unloadable")
 
     async def spawn(self, slots: Any) -> Slot:
-        """A new slot."""
+        """Return a new slot."""
         raise NotImplementedError
 
     async def spawn_hanging(self, slots: Any) -> Slot:
-        """A new slot whose handler hangs."""
+        """Return a new slot whose handler hangs."""
         raise NotImplementedError
 
     async def take_memory(self, slot: Any) -> str:
@@ -501,7 +501,7 @@ class RecordingListener:
         self.lines.append((number, level, event, dict(values)))
 
     async def outcome(self, number: int) -> Tried:
-        """The result that is told of an attempt."""
+        """Return the result that is told of an attempt."""
         async with asyncio.timeout(PATIENCE_S):
             while number not in self.tried:
                 self._heard.clear()
