@@ -115,7 +115,7 @@ async def test_devices_are_paused_and_commands_taken_back(
     assert "is not paused" in (await operator.post("/devices/resume", outbox="doors")).text
     (first, _) = await store.commands("doors", device="d1")
     taken = await operator.post("/devices/cancel", outbox="doors", device="d1", command=first.id)
-    assert f"command {first.id} is taken back" in taken.text
+    assert f"command {first.id} is cancelled" in taken.text
     again = await operator.post("/devices/retry", outbox="doors", device="d1", command=first.id)
     assert f"nothing was done to {first.id}" in again.text
     unsure = await operator.post("/devices/abort", outbox="doors", rollout=rollout)

@@ -1,6 +1,7 @@
-"""Commands to devices: added with the business's own transactions, sent one at a time a device, none lost.
+"""Commands to devices: added in the business's own transactions, sent one at a time to each device, none
+lost.
 
-What users of outboxes need stands here: ``from holdfast import devices``, then ``devices.Patience``.
+Users of outboxes find all names here: ``from holdfast import devices``, then ``devices.Patience``.
 """
 
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.devices.rules.topics import Topics
     from holdfast.devices.services.sqlalchemy.tables import metadata
     from holdfast.devices.spec import CommandFields, CommandOptions, OutboxSpec, Page
-else:  # Whoever imports a module below waits for none of these.
+else:  # Modules are imported when their names are used.
     __getattr__ = exports(
         __name__,
         {

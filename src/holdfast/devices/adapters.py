@@ -1,4 +1,4 @@
-"""Opens what outboxes need: the tables of the business's database, and the broker of devices."""
+"""Opens the services of outboxes: the tables in the business's database, and the broker of devices."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def open_outbox(services: Services) -> OutboxStore:
-    """The tables of outboxes in the business's database: one more opening, which its user closes. Raises
-    ConfigError without ``outbox_url``."""
+    """Open the tables of outboxes in the business's database. The caller closes them. Raises ConfigError
+    without ``outbox_url``."""
     config = services.config
     if not config.outbox_url:
         raise ConfigError(
@@ -31,21 +31,22 @@ def open_outbox(services: Services) -> OutboxStore:
 
 
 def shared_outbox(services: Services) -> OutboxStore:
-    """The same tables, opened once for all who share them; they are closed with the services. Raises as
+    """Return the tables that all callers share, and that are closed with the services. Raises as
     :func:`open_outbox` does."""
     opening = services.opening("outbox_url", services.config.outbox_url)
     return opening.shared(("holdfast.devices.outbox",), lambda: open_outbox(services))
 
 
 def open_devices(services: Services, spec: OutboxSpec) -> Connect:
-    """Makes the devices of an outbox's shards, from ``devices_url``. Raises ConfigError."""
+    """Return a function that makes the devices of an outbox's shards, from ``devices_url``. Raises
+    ConfigError."""
     url = services.config.devices_url
     return _broker(url).devices(url, spec, services.clock)
 
 
 async def time_broker(services: Services) -> tuple[float, str]:
-    """Measure how long a message takes to the broker of devices and back. Return the median in milliseconds,
-    and advice if something is to be done about it, else an empty text. Raises ConfigError, Unavailable."""
+    """Measure how long a message takes to the broker and back. Return the median in milliseconds, and advice
+    if that is too long, else an empty text. Raises ConfigError, Unavailable."""
     url = services.config.devices_url
     return await _broker(url).time_ms(url, services.clock)
 

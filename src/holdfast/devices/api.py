@@ -1,10 +1,10 @@
-"""The operations of the console's JSON API on outboxes: commands are added, listed, tried again and taken
-back; pauses; devices; rollouts."""
+"""The operations of the console's JSON API on outboxes: commands, pauses, devices and rollouts."""
 
 from __future__ import annotations
 
+import inspect
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -13,13 +13,16 @@ from msgspec import Meta
 from holdfast.devices.outbox import OWN_EXPIRY, Outbox
 from holdfast.devices.outboxes import (
     ABORT_ACTION,
+    ADD_ACTION,
     CANCEL_ACTION,
     CANCEL_ALL_ACTION,
     PAUSE_ACTION,
     RESUME_ACTION,
     RETRY_ACTION,
+    STALE_S,
     CommandRecord,
     DeviceFilter,
+    DeviceRecord,
     Outboxes,
     OutboxView,
     command_record,
@@ -29,7 +32,6 @@ from holdfast.devices.rules.device_queue import NUMBER_MAX, CommandState, Stored
 from holdfast.devices.rules.device_turn import Rollout
 from holdfast.devices.rules.dialect import PlainDialect
 from holdfast.devices.spec import OutboxSpec
-from holdfast.devices.standing import STALE_S, DeviceRecord
 from holdfast.errors import InvalidMessage, OperationRefused
 from holdfast.extend.api import Call, Limit, NoFields, Operation, shown
 from holdfast.extend.tracing import current_traceparent
@@ -40,39 +42,40 @@ if TYPE_CHECKING:
 LIMIT = 100
 ADD_MAX = 1000
 LOOK_AT = 10_000
-"""How many devices are looked at, at most, for those that are asked for."""
+"""Devices that are read for a page of chosen ones, at most."""
 
 Device = Annotated[str, Meta(min_length=1, max_length=255)]
+Act = Callable[[Call[Any, Any]], Awaitable[Any]]
 
 
 class CommandsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The parameters that choose commands."""
 
     state: CommandState | None = None
-    device: Annotated[str, Meta(max_length=255, description="Only those of this device.")] = ""
-    after: Annotated[int, Meta(ge=0, le=NUMBER_MAX, description="What the page before said in `next`.")] = 0
+    device: Annotated[str, Meta(max_length=255, description="Only commands of this device.")] = ""
+    after: Annotated[int, Meta(ge=0, le=NUMBER_MAX, description="`next` of the page before.")] = 0
     newest: Annotated[bool, Meta(description="The newest first.")] = False
     limit: Limit = LIMIT
 
 
 class CommandList(msgspec.Struct):
-    """Commands by their ids. ``next`` is the id to give as ``after`` for more; null if these are the last."""
+    """Commands by their ids. ``next`` is the id to give as ``after`` for more; null on the last page."""
 
     commands: list[CommandRecord]
     next: int | None
 
 
 class CommandView(msgspec.Struct):
-    """A command with its ``body`` and what its device answered."""
+    """A command with its ``body`` and its device's ``answer``."""
 
     command: CommandRecord
     contents: dict[str, Any]
 
 
 class CommandToAdd(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A command to add. ``body`` is JSON; other bytes are in ``body_base64`` instead. With a ``dedupe_key``
-    that the device already has, nothing is added. It replaces commands with its ``supersede_key`` that were
-    never sent. Without ``expires_in_s`` it lasts as long as the outbox says; null is for ever."""
+    """A command to add. ``body`` is JSON; other bytes go into ``body_base64``. With a ``dedupe_key`` that the
+    device already has, nothing is added. A command replaces unsent ones with its ``supersede_key``. Without
+    ``expires_in_s`` the outbox's expiry holds; null is for ever."""
 
     device: Device
     body: Any | msgspec.UnsetType = msgspec.UNSET
@@ -92,13 +95,13 @@ class CommandsToAdd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AddedCommands(msgspec.Struct):
-    """The ids of commands, in the order in which they were given."""
+    """The ids of the added commands, in their order."""
 
     ids: list[int]
 
 
 class CommandsOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The commands that are meant: those of a device, those with a supersede key, or both."""
+    """Commands of a device, with a supersede key, or both."""
 
     device: Annotated[str, Meta(max_length=255)] = ""
     supersede_key: str | None = None
@@ -111,7 +114,7 @@ class DeviceOnly(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CancelledCommands(msgspec.Struct):
-    """The number of commands that were scheduled. They are taken back unless the next turn finds them out."""
+    """The number of scheduled commands. They are cancelled unless the next turn sends them first."""
 
     asked_back: int
 
@@ -127,155 +130,61 @@ class DevicesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     chosen: Annotated[
         DeviceFilter,
-        Meta(description="`away`: paused, away, stale or never seen. `stuck`: commands are held up."),
+        Meta(description="`away`: paused, away, stale or never seen. `stuck`: their commands can't go on."),
     ] = "all"
-    stale_after_s: Annotated[float, Meta(gt=0, description="Silent for so long is stale.")] = STALE_S
-    after: Annotated[str, Meta(max_length=255, description="What the page before said in `next`.")] = ""
+    stale_after_s: Annotated[float, Meta(gt=0, description="Silence that makes a device stale.")] = STALE_S
+    after: Annotated[str, Meta(max_length=255, description="`next` of the page before.")] = ""
     limit: Limit = LIMIT
 
 
 class DeviceList(msgspec.Struct):
-    """Devices by their ids. ``next`` is the id to give as ``after`` for more; empty if these are the last. A
-    page may have fewer devices than were asked for, or none, though there are more."""
+    """Devices by their ids. ``next`` is the id to give as ``after`` for more; empty on the last page. A page
+    may have fewer devices than its limit, or none, although more follow."""
 
     devices: list[DeviceRecord]
     next: str
 
 
 class DeviceOperations:
-    """Operations on the outboxes of one database."""
+    """Operations on the outboxes of one database. The docstring of a method is the summary of its
+    operation."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     def all(self) -> Sequence[Operation]:
-        """Return all of them."""
+        """Return all operations."""
         outbox, command = "/outboxes/{outbox}", "/commands/{command}"
+        commands, devices = f"{outbox}/commands", f"{outbox}/devices"
+        rollout, device = f"{outbox}/rollouts/{{rollout}}", f"{devices}/{{device}}"
+        adding = {
+            "description": "With a `dedupe_key` each, the request may be repeated if no answer comes.",
+            "status": 202,
+            "body_bytes_max": 4 << 20,
+        }
+        read, change = _read, _change
         return [
-            Operation(
-                method="GET",
-                path="/outboxes",
-                name="listOutboxes",
-                summary="List the outboxes.",
-                act=self._names,
-                answer=OutboxNames,
-            ),
-            Operation(
-                method="GET",
-                path=outbox,
-                name="getOutbox",
-                summary="Count the commands of an outbox, and tell how far its rollouts have come.",
-                act=self._view,
-                answer=OutboxView,
-            ),
-            Operation(
-                method="GET",
-                path=f"{outbox}/commands",
-                name="listCommands",
-                summary="List commands of an outbox.",
-                act=self._list,
-                answer=CommandList,
-                query=CommandsQuery,
-            ),
-            Operation(
-                method="POST",
-                path=f"{outbox}/commands",
-                name="addCommands",
-                action="add commands",
-                summary="Add commands for devices: all of them, or none.",
-                description="With a `dedupe_key` each, the same may be sent again if no answer comes.",
-                act=self._add,
-                answer=AddedCommands,
-                body=CommandsToAdd,
-                status=202,
-                body_bytes_max=4 << 20,
-            ),
-            Operation(
-                method="POST",
-                path=f"{outbox}/cancel",
-                name="cancelCommandsOf",
-                action=CANCEL_ALL_ACTION,
-                summary="Take back the commands of a device, or of a supersede key, that are not out.",
-                act=self._cancel_all,
-                answer=CancelledCommands,
-                body=CommandsOf,
+            read("/outboxes", "listOutboxes", self._names, OutboxNames),
+            read(outbox, "getOutbox", self._view, OutboxView),
+            read(commands, "listCommands", self._list, CommandList, CommandsQuery),
+            change(commands, "addCommands", ADD_ACTION, self._add, AddedCommands, CommandsToAdd, **adding),
+            change(
+                f"{outbox}/cancel",
+                "cancelCommandsOf",
+                CANCEL_ALL_ACTION,
+                self._cancel_all,
+                CancelledCommands,
+                CommandsOf,
                 status=202,
             ),
-            Operation(
-                method="POST",
-                path=f"{outbox}/pause",
-                name="pauseOutbox",
-                action=PAUSE_ACTION,
-                summary="Send nothing more to a device, or to any, until it is resumed.",
-                act=self._pause,
-                answer=OutboxView,
-                body=DeviceOnly,
-            ),
-            Operation(
-                method="POST",
-                path=f"{outbox}/resume",
-                name="resumeOutbox",
-                action=RESUME_ACTION,
-                summary="End a pause: that of a device, or that of the outbox.",
-                act=self._resume,
-                answer=OutboxView,
-                body=DeviceOnly,
-            ),
-            Operation(
-                method="POST",
-                path=f"{outbox}/rollouts/{{rollout}}/abort",
-                name="abortRollout",
-                action=ABORT_ACTION,
-                summary="Send nothing more of a rollout; what is out may still succeed.",
-                act=self._abort,
-                answer=Rollout,
-                body=NoFields,
-            ),
-            Operation(
-                method="GET",
-                path=f"{outbox}/devices",
-                name="listDevices",
-                summary="List devices: how each stands, and why what is for it waits.",
-                act=self._devices,
-                answer=DeviceList,
-                query=DevicesQuery,
-            ),
-            Operation(
-                method="GET",
-                path=f"{outbox}/devices/{{device}}",
-                name="getDevice",
-                summary="Look at one device.",
-                act=self._device,
-                answer=DeviceRecord,
-            ),
-            Operation(
-                method="GET",
-                path=command,
-                name="getCommand",
-                summary="Look at one command: what it says, and what the device answered.",
-                act=self._show,
-                answer=CommandView,
-            ),
-            Operation(
-                method="POST",
-                path=f"{command}/cancel",
-                name="cancelCommand",
-                action=CANCEL_ACTION,
-                summary="Take a command back that is not out; it counts as failed.",
-                act=self._cancel,
-                answer=CommandRecord,
-                body=NoFields,
-            ),
-            Operation(
-                method="POST",
-                path=f"{command}/retry",
-                name="retryCommand",
-                action=RETRY_ACTION,
-                summary="Send a failed or expired command again, without expiry.",
-                act=self._retry,
-                answer=CommandRecord,
-                body=NoFields,
-            ),
+            change(f"{outbox}/pause", "pauseOutbox", PAUSE_ACTION, self._pause, OutboxView, DeviceOnly),
+            change(f"{outbox}/resume", "resumeOutbox", RESUME_ACTION, self._resume, OutboxView, DeviceOnly),
+            change(f"{rollout}/abort", "abortRollout", ABORT_ACTION, self._abort, Rollout),
+            read(devices, "listDevices", self._devices, DeviceList, DevicesQuery),
+            read(device, "getDevice", self._device, DeviceRecord),
+            read(command, "getCommand", self._show, CommandView),
+            change(f"{command}/cancel", "cancelCommand", CANCEL_ACTION, self._cancel, CommandRecord),
+            change(f"{command}/retry", "retryCommand", RETRY_ACTION, self._retry, CommandRecord),
         ]
 
     @property
@@ -283,31 +192,28 @@ class DeviceOperations:
         return Outboxes.of(self._services)
 
     async def _names(self, call: Call[NoFields, None]) -> OutboxNames:
+        """List the outboxes."""
         return OutboxNames(await self._outboxes.store.names())
 
     async def _view(self, call: Call[Any, Any]) -> OutboxView:
+        """Count the commands of an outbox, and show the progress of its rollouts."""
         return await self._outboxes.view(call.path["outbox"])
 
     async def _list(self, call: Call[CommandsQuery, None]) -> CommandList:
-        query, outboxes = call.query, self._outboxes
-        found = await outboxes.store.commands(
-            await outboxes.check(call.path["outbox"]),
-            after=query.after,
-            limit=query.limit,
-            state=query.state,
-            device=query.device,
-            newest=query.newest,
-        )
-        more = len(found) == query.limit
+        """List commands of an outbox."""
+        outboxes, chosen = self._outboxes, msgspec.structs.asdict(call.query)
+        found = await outboxes.store.commands(await outboxes.check(call.path["outbox"]), **chosen)
+        more = len(found) == call.query.limit
         return CommandList([command_record(each) for each in found], found[-1].id if more else None)
 
     async def _add(self, call: Call[NoFields, CommandsToAdd]) -> AddedCommands:
+        """Add commands for devices: all of them, or none."""
         store = self._outboxes.store
         name = await self._outboxes.check(call.path["outbox"])
         adding = await store.writer_settings(name)
         if adding is None:
-            raise OperationRefused(f"no node has said how commands are added to outbox {name!r}; start one")
-        # Only the app knows how ids travel in payloads: its node tells of a command that can't hold one.
+            raise OperationRefused(f"no node has prepared outbox {name!r} for adding commands; start one")
+        # Only the app knows its dialect. Its node reports a command that can't carry an id.
         spec = OutboxSpec(
             name=name,
             dialect=PlainDialect(),
@@ -328,40 +234,37 @@ class DeviceOperations:
         return AddedCommands(ids)
 
     async def _cancel_all(self, call: Call[NoFields, CommandsOf]) -> CancelledCommands:
-        request = call.body
-        count = await self._outboxes.cancel_all(
-            call.path["outbox"], device=request.device, supersede_key=request.supersede_key
-        )
+        """Cancel the scheduled commands of a device, or of a supersede key."""
+        chosen = msgspec.structs.asdict(call.body)
+        count = await self._outboxes.cancel_all(call.path["outbox"], **chosen)
         call.outcome = f"{count} commands"
         return CancelledCommands(count)
 
     async def _pause(self, call: Call[NoFields, DeviceOnly]) -> OutboxView:
+        """Send nothing more to a device, or to any, until it is resumed."""
         await self._outboxes.pause(call.path["outbox"], call.body.device)
         return await self._view(call)
 
     async def _resume(self, call: Call[NoFields, DeviceOnly]) -> OutboxView:
+        """End the pause of a device, or of the outbox."""
         await self._outboxes.resume(call.path["outbox"], call.body.device)
         return await self._view(call)
 
     async def _abort(self, call: Call[NoFields, NoFields]) -> Rollout:
+        """Send nothing more of a rollout; commands that are out may still succeed."""
         return await self._outboxes.abort(call.path["outbox"], number_in(call.path["rollout"], "rollout"))
 
     async def _devices(self, call: Call[DevicesQuery, None]) -> DeviceList:
-        query = call.query
-        found = await self._outboxes.devices(
-            call.path["outbox"],
-            chosen=query.chosen,
-            after=query.after,
-            limit=query.limit,
-            look_at=LOOK_AT,
-            stale_after_s=query.stale_after_s,
-        )
-        return DeviceList(found.devices, found.next)
+        """List devices: whether each is there, and why its commands wait."""
+        chosen = msgspec.structs.asdict(call.query)
+        return DeviceList(*await self._outboxes.devices(call.path["outbox"], look_at=LOOK_AT, **chosen))
 
     async def _device(self, call: Call[NoFields, None]) -> DeviceRecord:
+        """Show one device."""
         return await self._outboxes.device(call.path["outbox"], call.path["device"])
 
     async def _show(self, call: Call[NoFields, None]) -> CommandView:
+        """Show one command: its body, and its device's answer."""
         found = await self._command(call)
         contents = shown(found.body, "body")
         if found.answer is not None:
@@ -369,15 +272,38 @@ class DeviceOperations:
         return CommandView(command_record(found), contents)
 
     async def _cancel(self, call: Call[NoFields, NoFields]) -> CommandRecord:
+        """Cancel a scheduled command; it counts as failed."""
         await self._outboxes.cancel([(await self._command(call)).id])
         return command_record(await self._command(call))
 
     async def _retry(self, call: Call[NoFields, NoFields]) -> CommandRecord:
+        """Send a failed or expired command again, without expiry."""
         await self._outboxes.retry([(await self._command(call)).id])
         return command_record(await self._command(call))
 
     async def _command(self, call: Call[Any, Any]) -> StoredCommand:
         return await self._outboxes.command(number_in(call.path["command"], "command"))
+
+
+def _read(path: str, name: str, act: Act, answer: Any, query: Any = NoFields) -> Operation:
+    summary = inspect.getdoc(act) or ""
+    return Operation(method="GET", path=path, name=name, summary=summary, act=act, answer=answer, query=query)
+
+
+def _change(
+    path: str, name: str, action: str, act: Act, answer: Any, body: Any = NoFields, **more: Any
+) -> Operation:
+    return Operation(
+        method="POST",
+        path=path,
+        name=name,
+        action=action,
+        summary=inspect.getdoc(act) or "",
+        act=act,
+        answer=answer,
+        body=body,
+        **more,
+    )
 
 
 def _fields(command: CommandToAdd) -> Any:
@@ -387,12 +313,12 @@ def _fields(command: CommandToAdd) -> Any:
     if (body is msgspec.UNSET) == (encoded is None):
         raise InvalidMessage("give either 'body' or 'body_base64'", "body")
     try:
-        # A text is JSON too: without this it would be sent without its quotation marks.
+        # A text is JSON too, and keeps its quotation marks.
         fields["command"] = (
             msgspec.json.encode(body) if encoded is None else b64decode(encoded, validate=True)
         )
     except ValueError:
-        raise InvalidMessage("field 'body_base64' is no Base64", "body_base64") from None
+        raise InvalidMessage("field 'body_base64' is not Base64", "body_base64") from None
     if fields["expires_in_s"] is msgspec.UNSET:
         fields["expires_in_s"] = OWN_EXPIRY
     return fields | {"traceparent": current_traceparent()}

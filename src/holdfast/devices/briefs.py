@@ -1,7 +1,7 @@
-"""Tells the ends of commands on a queue, in the form in which the outcomes of tasks are told.
+"""Sends a brief of each closed command to a queue, in the form of a task's brief.
 
-The row of a command is the store of its brief: it is marked in the transaction that closes the command, and
-the mark goes once the queue has the brief. So each end is told at least once, whoever dies.
+The transaction that closes a command marks its brief as pending, and the mark is deleted once the queue has
+the brief. So each brief is sent at least once, whichever node dies.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from holdfast.extend.tools import Backoff, decode_json
 from holdfast.extend.tracing import TRACEPARENT, valid_traceparent
 
 LOOK_S = 5.0
-"""How often to look without having been woken: for what an earlier owner left, and operators cancelled."""
+"""Seconds between looks for briefs that an earlier owner left, and of commands that operators cancelled."""
 
 BATCH = 500
-"""Commands that are read, told, and let go at once."""
+"""Briefs that are read and confirmed at once."""
 
 OUTCOMES = {
     CommandState.ACKNOWLEDGED: TaskState.SUCCEEDED,
@@ -34,7 +34,7 @@ OUTCOMES = {
     CommandState.EXPIRED: TaskState.TIMEOUT,
     CommandState.SUPERSEDED: TaskState.DUPLICATED,
 }
-"""What a brief calls the states of closed commands."""
+"""The states of closed commands in a brief."""
 
 
 class Briefs:
@@ -57,14 +57,14 @@ class Briefs:
         self._shards = shards
         self._wake = asyncio.Event()
         self._backoff = Backoff(0.1, 10.0)
-        self.told = 0
+        self.sent = 0
 
     def wake(self) -> None:
-        """Commands have been closed."""
+        """Look for briefs, because commands were closed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Tell, until cancelled."""
+        """Send briefs, until cancelled."""
         failures = 0
         while True:
             await self._clock.wait(self._wake, LOOK_S)
@@ -74,17 +74,17 @@ class Briefs:
                     closed = await self._store.pending_briefs(self._outbox, shards, BATCH)
                     if not closed:
                         break
-                    await self._tell(closed)
+                    await self._send(closed)
                     await self._store.confirm_briefs(self._outbox, closed)
-                    self.told += len(closed)
+                    self.sent += len(closed)
                 failures = 0
             except HoldfastError as error:
                 failures += 1
-                self._log.warning("can't tell ends of commands", outbox=self._outbox, error=str(error))
+                self._log.warning("cannot send briefs", outbox=self._outbox, error=str(error))
                 await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
                 self._wake.set()
 
-    async def _tell(self, closed: Sequence[StoredCommand]) -> None:
+    async def _send(self, closed: Sequence[StoredCommand]) -> None:
         size = self._queue.max_batch
         for begin in range(0, len(closed), size):
             batch = closed[begin : begin + size]
@@ -92,15 +92,15 @@ class Briefs:
                 await self._queue.send([self._brief(entry) for entry in batch])
             except TooLarge:
                 for entry in batch:
-                    await self._tell_one(entry)
+                    await self._send_one(entry)
 
-    async def _tell_one(self, entry: StoredCommand) -> None:
-        """One brief; without the device's answer if it doesn't fit with it."""
+    async def _send_one(self, entry: StoredCommand) -> None:
+        """Send one brief, without the device's answer if that makes it too large."""
         try:
             await self._queue.send([self._brief(entry)])
         except TooLarge as error:
             self._log.warning(
-                "a brief goes without the answer", outbox=self._outbox, command=entry.id, why=str(error)
+                "brief sent without the answer", outbox=self._outbox, command=entry.id, error=str(error)
             )
             short = msgspec.structs.replace(entry, answer=None)
             await self._queue.send([self._brief(short)])
@@ -112,9 +112,9 @@ class Briefs:
 
 
 def brief_of(app: str, outbox: str, entry: StoredCommand, node: str) -> bytes:
-    """The brief of a closed command. Its task id is ``OUTBOX-ID``, its type the outbox; its value says what
-    only commands have: ``command``, ``device``, ``state``, ``trace_id``, ``rollout``, and the device's
-    ``answer`` as JSON or text, or as ``answer_base64``."""
+    """Return the brief of a closed command. Its task id is ``OUTBOX-ID``, and its type is the outbox. Its
+    value has ``command``, ``device``, ``state``, ``trace_id``, ``rollout``, and the device's ``answer`` as
+    JSON or text, or as ``answer_base64``."""
     trace = f"{outbox}-{entry.id}"
     state = OUTCOMES[entry.state]
     value = {

@@ -21,13 +21,18 @@ if TYPE_CHECKING:
     from holdfast.extend.products import Finding, Services
 
 WAITING_MAX = 1000
-"""How many waiting commands are counted: the status is read again and again, and a count reads them all."""
+"""Waiting commands that are counted, at most: the status is read often, and a count reads each row."""
 
 
 class OutboxStatus(msgspec.Struct):
-    """The status of an outbox. ``shards`` counts the shards that each node serves. ``waiting`` is how many
-    commands wait to be sent, counted up to ``WAITING_MAX``. ``paused`` says what is: all of it, or how many
-    devices; empty if nothing is. What the outbox's database doesn't tell is None, and empty."""
+    """The status of an outbox.
+
+    Attributes:
+        shards: how many shards each node serves.
+        waiting: how many commands wait to be sent, up to ``WAITING_MAX``; None if the database doesn't
+            answer.
+        paused: ``all``, or the number of paused devices; empty if nothing is paused.
+    """
 
     outbox: str
     shards: dict[str, int]
@@ -36,17 +41,17 @@ class OutboxStatus(msgspec.Struct):
 
     @property
     def waits(self) -> str:
-        """The number of commands that wait, in words; empty if it isn't known."""
+        """The number of waiting commands, in words; empty if it isn't known."""
         if self.waiting is None:
             return ""
         return f"{self.waiting} or more" if self.waiting >= WAITING_MAX else str(self.waiting)
 
 
 class DevicesOperator(OperatorPart):
-    """Outboxes, as ``holdfast status``, ``doctor`` and the console show them."""
+    """Outboxes in ``holdfast status``, ``doctor`` and the console."""
 
     def operations(self, services: Services) -> Sequence[Operation]:
-        """Operations on commands, where the settings name the business's database."""
+        """Return operations on commands, if the settings name the business's database."""
         if not services.config.outbox_url:
             return []
         from holdfast.devices.api import DeviceOperations  # noqa: PLC0415
@@ -60,7 +65,7 @@ class DevicesOperator(OperatorPart):
         return ProductPages("devices", Path(__file__).parent / "pages", [("/devices", "Devices")], groups)
 
     async def examine(self, services: Services, app: App | None) -> list[Finding]:
-        """Check that the outboxes' database and the broker answer, where there are any."""
+        """Check that the outboxes' database and the broker answer, if there are outboxes."""
         from holdfast.devices.adapters import open_devices, time_broker  # noqa: PLC0415
         from holdfast.extend.products import Finding, look_at  # noqa: PLC0415
 
@@ -83,7 +88,7 @@ class DevicesOperator(OperatorPart):
         return findings
 
     async def examine_upgrade(self, services: Services) -> list[Finding]:
-        """Describe the outboxes' tables, and which of this version are missing; if ``outbox_url`` is set."""
+        """Describe the outboxes' tables and the missing ones, if ``outbox_url`` is set."""
         from holdfast.extend.products import look_at  # noqa: PLC0415
 
         if not (url := services.config.outbox_url):
@@ -108,7 +113,6 @@ class DevicesOperator(OperatorPart):
 
 
 async def _tables(services: Services) -> str:
-    """Describe the tables of the outboxes in the business's database."""
     from holdfast.devices.adapters import open_outbox  # noqa: PLC0415
 
     store = open_outbox(services)
@@ -133,8 +137,7 @@ def _served(members: Sequence[Member], claims: Iterable[Claim]) -> list[OutboxSt
 
 
 async def _ask_database(services: Services, outboxes: list[OutboxStatus]) -> None:
-    """Fill in how many commands wait, and what operators have paused, as far as the business's database is
-    there to be asked."""
+    """Fill in waiting commands and pauses, as far as the business's database answers."""
     if not (outboxes and services.config.outbox_url):
         return
     from holdfast.devices.adapters import shared_outbox  # noqa: PLC0415
@@ -149,7 +152,7 @@ async def _ask_database(services: Services, outboxes: list[OutboxStatus]) -> Non
             elif paused:
                 each.paused = f"{len(paused)} of its devices"
     except HoldfastError:
-        return  # the rest of the status stands
+        return  # the status is shown without them
 
 
 operator = DevicesOperator()

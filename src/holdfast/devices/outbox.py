@@ -1,4 +1,4 @@
-"""An outbox: where a back office adds commands for devices, in the transaction of its own change."""
+"""An outbox: a program adds commands for devices to it, in the transaction of its own change."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
     from sqlalchemy.orm import Session
 
+    Db = Session | Connection | Writer
+    AsyncDb = AsyncSession | AsyncConnection
+
 T = TypeVar("T")
 
 RolloutName = Annotated[str, Meta(max_length=255)]
@@ -36,9 +39,9 @@ OPTIONS: dict[str, Any] = {
     "trace_id": str | None,
     "traceparent": str | None,
 }
-"""What the options of a command may be."""
+"""The types of a command's options."""
 OWN_EXPIRY = -1.0
-"""As ``expires_in_s`` of a command: what its outbox says."""
+"""Value of ``expires_in_s`` for the outbox's own expiry."""
 DEFAULTS: dict[str, Any] = {
     "priority": 0,
     "delay_s": 0.0,
@@ -46,7 +49,7 @@ DEFAULTS: dict[str, Any] = {
     "trace_id": None,
     "traceparent": None,
 }
-"""The options of most commands: these very objects aren't checked again for each."""
+"""The options of most commands. These very objects aren't checked for each command."""
 CommandId = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
 KEY_MAX = 255
 LONGEST_ID = Correlation.longest()
@@ -67,89 +70,48 @@ class Outbox:
 
     @overload
     def add(
-        self,
-        db: AsyncSession | AsyncConnection,
-        *,
-        device: str,
-        command: Any,
-        **options: Unpack[CommandOptions],
+        self, db: AsyncDb, *, device: str, command: Any, **options: Unpack[CommandOptions]
     ) -> Awaitable[int]: ...
     @overload
-    def add(
-        self,
-        db: Session | Connection | Writer,
-        *,
-        device: str,
-        command: Any,
-        **options: Unpack[CommandOptions],
-    ) -> int: ...
-    def add(
-        self,
-        db: Any,
-        *,
-        device: str,
-        command: Any,
-        dedupe_key: str | None = None,
-        supersede_key: str | None = None,
-        priority: int = 0,
-        delay_s: float = 0.0,
-        expires_in_s: float | None = OWN_EXPIRY,
-        trace_id: str | None = None,
-        traceparent: str | None = None,
-        rollout: int | None = None,
-    ) -> Any:
-        """Add a command for a device, within the transaction of ``db``: it goes out if that commits.
+    def add(self, db: Db, *, device: str, command: Any, **options: Unpack[CommandOptions]) -> int: ...
+    def add(self, db: Any, *, device: str, command: Any, **options: Unpack[CommandOptions]) -> Any:
+        """Add a command for a device, within the transaction of ``db``. It is sent if that commits.
 
         Args:
             db: a SQLAlchemy session or connection; with an asynchronous one, await the result.
             device: the device's id.
             command: bytes or text, or anything that msgspec can write as JSON.
-            dedupe_key: with one that the device already has, nothing is added (default: none).
-            supersede_key: it replaces the device's commands with this key that were never sent (default:
-                none).
+            dedupe_key: if the device already has a command with this key, nothing is added (default: none).
+            supersede_key: the command replaces the device's unsent commands with this key (default: none).
             priority: higher ones go first (default 0).
-            delay_s: not to be sent before so many seconds have passed (default 0).
-            expires_in_s: not to be sent after so many seconds; ``None`` for never (default: the outbox's).
-            trace_id: what to call it in logs; by default the ``trace_id`` that structlog has bound.
+            delay_s: seconds before which it isn't sent (default 0).
+            expires_in_s: seconds after which it isn't sent; ``None`` for never (default: the outbox's).
+            trace_id: its name in logs; by default the ``trace_id`` that structlog has bound.
             traceparent: its place in a trace, as W3C Trace Context writes it; by default under the current
-                span of OpenTelemetry. What isn't valid is left out.
-            rollout: what ``add_rollout`` returned, for a command that belongs to it (default: none).
+                span of OpenTelemetry. An invalid one is left out.
+            rollout: the result of ``add_rollout``, for a command that belongs to it (default: none).
 
-        Returns the command's id, or that of the standing one with its ``dedupe_key``. Raises InvalidMessage
-        for a device that can't be addressed or a command that can't be written or carry its id, TooLarge over
+        Returns the command's id, or that of the existing one with its ``dedupe_key``. Raises InvalidMessage
+        for an invalid device id and for a command that can't be written or carry its id, TooLarge over
         ``max_body``.
         """
-        new = self._new(
-            device=device,
-            command=command,
-            dedupe_key=dedupe_key,
-            supersede_key=supersede_key,
-            priority=priority,
-            delay_s=delay_s,
-            expires_in_s=expires_in_s,
-            trace_id=trace_id,
-            traceparent=traceparent,
-            rollout=rollout,
-        )
-        with self._sending([new]) as traced:
+        with self._sending([self._new(device=device, command=command, **options)]) as traced:
             return _write(db, lambda writer: writer.add(traced)[0])
 
     @overload
-    def add_many(
-        self, db: AsyncSession | AsyncConnection, commands: Iterable[CommandFields]
-    ) -> Awaitable[list[int]]: ...
+    def add_many(self, db: AsyncDb, commands: Iterable[CommandFields]) -> Awaitable[list[int]]: ...
     @overload
-    def add_many(self, db: Session | Connection | Writer, commands: Iterable[CommandFields]) -> list[int]: ...
+    def add_many(self, db: Db, commands: Iterable[CommandFields]) -> list[int]: ...
     def add_many(self, db: Any, commands: Iterable[CommandFields]) -> Any:
-        """Add many commands at once, each the arguments of ``add`` but ``db``; returns their ids, or with an
+        """Add many commands at once, each the arguments of ``add`` but ``db``. Return their ids, or with an
         asynchronous ``db`` an awaitable of them."""
-        with self._sending([self._new(**command) for command in commands]) as new:
+        with self._sending(self.new(commands)) as new:
             return _write(db, lambda writer: writer.add(new))
 
     @overload
     def add_rollout(
         self,
-        db: AsyncSession | AsyncConnection,
+        db: AsyncDb,
         name: str,
         devices: Sequence[str],
         command: Any,
@@ -161,7 +123,7 @@ class Outbox:
     @overload
     def add_rollout(
         self,
-        db: Session | Connection | Writer,
+        db: Db,
         name: str,
         devices: Sequence[str],
         command: Any,
@@ -181,22 +143,20 @@ class Outbox:
         abort_share: float = 1.0,
         **options: Unpack[CommandOptions],
     ) -> Any:
-        """Give one command to many devices, and count how many have done it.
+        """Add one command for many devices, and count how many have done it.
 
         Args:
             name: for people.
             rate: devices a second that get it, in the order given; None for all at once.
-            abort_share: stop, and let the rest fail, once more than this share (0 to 1) of the devices has
-                failed or expired.
-            options: of ``add``, for each; but no ``dedupe_key``, for a command that is there already would
-                never count as done.
+            abort_share: once more than this share (0 to 1) of the devices has failed or expired, the others
+                fail without being sent.
+            options: of ``add``, for each command, but no ``dedupe_key``: an existing command would never
+                count as done.
 
         Returns the rollout's id, or with an asynchronous ``db`` an awaitable of it.
         """
         if options.get("dedupe_key") is not None:
-            raise ConfigError(
-                "a rollout takes no dedupe_key: what is there already would never count as done"
-            )
+            raise ConfigError("a rollout takes no dedupe_key: an existing command would never count as done")
         check_setting("rollout", "name", name, RolloutName)
         _storable("name", name)
         check_setting(f"rollout {name!r}", "rate", rate, Positive | None)
@@ -217,12 +177,12 @@ class Outbox:
 
             return _write(db, write)
 
-    # --- taking back, and standing still
+    # --- cancelling and pausing
 
     @overload
     def cancel(
         self,
-        db: AsyncSession | AsyncConnection,
+        db: AsyncDb,
         *,
         command: int | None = None,
         device: str | None = None,
@@ -231,7 +191,7 @@ class Outbox:
     @overload
     def cancel(
         self,
-        db: Session | Connection | Writer,
+        db: Db,
         *,
         command: int | None = None,
         device: str | None = None,
@@ -245,18 +205,17 @@ class Outbox:
         device: str | None = None,
         supersede_key: str | None = None,
     ) -> Any:
-        """Take commands back that are not out, within the transaction of ``db``: once it commits, the next
-        turn of the dispatcher lets them fail as ``cancelled``, unless they have gone out by then, and
-        ``on_result`` is told.
+        """Cancel scheduled commands, within the transaction of ``db``. Once it commits, the dispatcher's next
+        turn lets them fail as ``cancelled``, unless they have been sent by then, and calls ``on_result``.
 
         Args:
             db: as for ``add``.
-            command: only this one, by its id.
-            device: all of this device.
-            supersede_key: all with this key, on this device or on any.
+            command: only the command with this id.
+            device: all commands of this device.
+            supersede_key: all commands with this key, of this device or of any.
 
-        Returns how many are scheduled now, or with an asynchronous ``db`` an awaitable of it. What is added
-        afterwards is not meant. Raises ConfigError where nothing says which.
+        Returns how many are scheduled now, or with an asynchronous ``db`` an awaitable of it. Commands that
+        are added later aren't cancelled. Raises ConfigError if no argument says which commands.
         """
         if (command is None) == (device is None and supersede_key is None):
             raise ConfigError("cancel takes either command= or device=, supersede_key= or both of these")
@@ -264,34 +223,32 @@ class Outbox:
             check_setting("cancel", "command", command, CommandId)
             which: dict[str, Any] = {"command": command}
         else:
-            which = {"device": "" if device is None else check_device(device)}
-            which["supersede_key"] = _checked_key("supersede_key", supersede_key)
+            which = {"device": _named(device), "supersede_key": _checked_key("supersede_key", supersede_key)}
         return _write(db, lambda writer: writer.cancel(self.spec.name, **which))
 
     @overload
-    def pause(self, db: AsyncSession | AsyncConnection, device: str | None = None) -> Awaitable[None]: ...
+    def pause(self, db: AsyncDb, device: str | None = None) -> Awaitable[None]: ...
     @overload
-    def pause(self, db: Session | Connection | Writer, device: str | None = None) -> None: ...
+    def pause(self, db: Db, device: str | None = None) -> None: ...
     def pause(self, db: Any, device: str | None = None) -> Any:
-        """Send nothing to ``device``, or to any device, once the transaction of ``db`` has committed, until
-        it is resumed. What is out is out: its answer counts. Commands expire meanwhile. With an asynchronous
-        ``db``, await it."""
-        named = "" if device is None else check_device(device)
+        """Send nothing to ``device``, or to any device, from the commit of ``db`` until it is resumed. The
+        answer to a command that is out counts, and commands expire. With an asynchronous ``db``, await it."""
+        named = _named(device)
         return _write(db, lambda writer: writer.pause(self.spec.name, named, self.wall()))
 
     @overload
-    def resume(self, db: AsyncSession | AsyncConnection, device: str | None = None) -> Awaitable[bool]: ...
+    def resume(self, db: AsyncDb, device: str | None = None) -> Awaitable[bool]: ...
     @overload
-    def resume(self, db: Session | Connection | Writer, device: str | None = None) -> bool: ...
+    def resume(self, db: Db, device: str | None = None) -> bool: ...
     def resume(self, db: Any, device: str | None = None) -> Any:
-        """End the pause of ``device``, or that of the outbox; returns False if there was none, or with an
+        """End the pause of ``device``, or of the outbox. Return False if there was none, or with an
         asynchronous ``db`` an awaitable of it."""
-        named = "" if device is None else check_device(device)
+        named = _named(device)
         return _write(db, lambda writer: writer.resume(self.spec.name, named))
 
     @contextlib.contextmanager
     def _sending(self, commands: list[NewCommand]) -> Iterator[list[NewCommand]]:
-        """The commands, under a span of the program that adds them, as far as they have no place yet."""
+        """Give commands without a place in a trace one under the caller's span."""
         with sending(self.spec.name, len(commands)) as traceparent:
             if traceparent:
                 commands = [
@@ -362,22 +319,22 @@ class Outbox:
         number = next(self._next_lane) if supersede_key is None else crc32(supersede_key.encode())
         return number % self.spec.lanes
 
-    # --- what a node runs
+    # --- what a node calls
 
     def new(self, commands: Iterable[CommandFields]) -> list[NewCommand]:
-        """Commands as a store takes them, each from the arguments of ``add`` but ``db``."""
+        """Return commands for a store, each from the arguments of ``add`` but ``db``."""
         return [self._new(**command) for command in commands]
 
     def on_result(
         self, function: Callable[[Any, StoredCommand], None]
     ) -> Callable[[Any, StoredCommand], None]:
-        """Decorate a function that is told how each command ended: ``function(session, command)``.
+        """Decorate a function that is called for each closed command: ``function(session, command)``.
 
-        It runs on the node, in the transaction that closes the command, so what it writes with the session
-        happens exactly once a command. It must not commit, and should be quick: other commands are closed in
+        It runs on the node, in the transaction that closes the command, so its writes by the session happen
+        exactly once a command. It must not commit, and should be quick, because other commands are closed in
         the same transaction. If it fails, the command closes without it, and it is called again later.
 
-        Raises ConfigError if there is one already."""
+        Raises ConfigError if the outbox has one already."""
         if self.results is not None:
             raise ConfigError(f"outbox {self.spec.name!r} has an on_result function already")
         self.results = function
@@ -392,20 +349,24 @@ class Outbox:
         pause_s: float = 10.0,
         refused: OnRefused | None = None,
     ) -> Callable[[NextPage], NextPage]:
-        """Decorate an asynchronous function that fetches pages of commands: ``await next_page(cursor)`` gives
-        a :class:`holdfast.devices.spec.Page`. Called on one node whenever fewer than ``low`` commands wait,
-        until ``high`` do; a page and its cursor are stored together, so none is missed or taken twice.
+        """Decorate an asynchronous function that fetches pages of commands: ``await next_page(cursor)``
+        returns a :class:`holdfast.devices.spec.Page`. One node calls it whenever fewer than ``low`` commands
+        wait, until ``high`` do. A page and its cursor are stored together, so none is missed or stored twice.
 
-        What of a page can't be added (``add`` says why) is logged and left out; ``refused`` is told of it
-        before the page is stored, and if that fails the page is fetched again. Raises ConfigError for marks
-        that make no sense."""
-        Source(name, _no_page, low, high, pause_s, refused)  # to refuse them here
+        Commands that can't be added (``add`` says why) are logged and left out. ``refused`` is called with
+        each of them before the page is stored; if it fails, the page is fetched again. Raises ConfigError for
+        invalid settings."""
+        Source(name, _no_page, low, high, pause_s, refused)  # raises for invalid settings
 
         def declare(next_page: NextPage) -> NextPage:
             self.sources.append(Source(name, next_page, low, high, pause_s, refused))
             return next_page
 
         return declare
+
+
+def _named(device: str | None) -> str:
+    return "" if device is None else check_device(device)
 
 
 async def _no_page(_: str | None) -> Page:
@@ -422,7 +383,7 @@ def _body(command: Any) -> bytes:
 
 
 def _checked_key(name: str, key: str | None) -> str | None:
-    """``key`` itself. Raises InvalidMessage for what no database keeps."""
+    """Return ``key``. Raises InvalidMessage for a key that no database keeps."""
     if key is None:
         return None
     if not isinstance(key, str):
@@ -433,11 +394,11 @@ def _checked_key(name: str, key: str | None) -> str | None:
 
 
 def _storable(name: str, text: str) -> str:
-    """``text`` itself. Raises InvalidMessage for characters that a database refuses."""
+    """Return ``text``. Raises InvalidMessage for characters that a database refuses."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidMessage(f"{name} is {text!r:.100}, which has half a character in it", name) from None
+        raise InvalidMessage(f"{name} is {text!r:.100}, which has half of a character", name) from None
     if "\0" in text:
         raise InvalidMessage(f"{name} is {text!r:.100}: no database keeps a NUL in a text", name)
     return text
@@ -448,10 +409,9 @@ def _later(options: CommandOptions, delay_s: float) -> CommandOptions:
 
 
 def _write(db: Any, write: Callable[[Writer], T]) -> Any:
-    """Have ``write`` write with ``db``, at once or, with an asynchronous one, when awaited."""
+    """Call ``write`` with a writer of ``db``; if that is asynchronous, when the result is awaited."""
     if isinstance(db, Writer):
         return write(db)
-    # The one adapter that is not named by a URL: the caller brings its connection.
     from holdfast.devices.services.sqlalchemy.writer import SqlWriter  # noqa: PLC0415 (an extra)
 
     if hasattr(db, "run_sync"):
@@ -460,8 +420,7 @@ def _write(db: Any, write: Callable[[Writer], T]) -> Any:
 
 
 def _bound_trace_id() -> str:
-    """Return the ``trace_id`` that the caller has bound with structlog; "" for none. It is
-    imported late: slots of apps that don't use structlog go without."""
-    from structlog.contextvars import get_contextvars  # noqa: PLC0415
+    """Return the ``trace_id`` that the caller has bound with structlog; "" for none."""
+    from structlog.contextvars import get_contextvars  # noqa: PLC0415 - not all apps use it
 
     return str(get_contextvars().get("trace_id", ""))

@@ -1,4 +1,4 @@
-"""The console's pages of outboxes and devices: who is away, who is stuck and why, what was sent, rollouts."""
+"""The console's pages of outboxes, their rollouts and devices."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from holdfast.extend.tools import redact
 
 DEVICES_SHOWN, COMMANDS_SHOWN, ROLLOUTS_SHOWN = 100, 50, 20
 LOOKED_AT = 20_000
-"""How many devices are looked at for those that are away or stuck."""
+"""Devices that are read for a page of chosen ones, at most."""
 
 DOING = {
     HeadPhase.WAITING: "the next one waits for its turn",
     HeadPhase.OUT: "one was sent, and its answer is awaited",
     HeadPhase.HELD: "held back until the device is there again",
 }
-"""What a device's lanes do, in words."""
+"""The phases of a device's lanes, in words."""
 
 CHOICES: Sequence[DeviceFilter] = get_args(DeviceFilter)
 
@@ -47,10 +47,8 @@ class DevicePages:
     def __init__(self, parts: ConsoleParts) -> None:
         self._parts = parts
 
-    # --- shown
-
     async def outbox(self, request: web.Request) -> web.Response:
-        """Answer with the outboxes: one of them with its devices and rollouts."""
+        """Show the outboxes, one of them with its devices and rollouts."""
         query, found = request.query, dict[str, Any]()
         name, asked = query.get("outbox", ""), query.get("show", "all")
         chosen = next((choice for choice in CHOICES if choice == asked), None)
@@ -92,7 +90,7 @@ class DevicePages:
         }
 
     async def device(self, request: web.Request) -> web.Response:
-        """Answer with one device: how it stands, and its newest commands."""
+        """Show one device and its newest commands."""
         outbox, device = request.query.get("outbox", ""), request.query.get("device", "")
         outboxes = Outboxes.of(self._parts.services)
         record = await outboxes.device(outbox, device)
@@ -108,10 +106,8 @@ class DevicePages:
             shown=COMMANDS_SHOWN,
         )
 
-    # --- changed
-
     async def operate(self, request: web.Request) -> web.Response:
-        """Do what a form asks for."""
+        """Make the change of a form."""
         change = CHANGES[request.path]
         form = await request.post()
         outbox, device = field(form, "outbox"), field(form, "device")
@@ -142,7 +138,7 @@ async def _retry(outboxes: Outboxes, _: str, form: Form) -> str:
 
 async def _cancel(outboxes: Outboxes, _: str, form: Form) -> str:
     await outboxes.cancel([command := number_in(field(form, "command"), "command")])
-    return f"command {command} is taken back"
+    return f"command {command} is cancelled"
 
 
 async def _abort(outboxes: Outboxes, outbox: str, form: Form) -> str:
@@ -153,8 +149,8 @@ async def _abort(outboxes: Outboxes, outbox: str, form: Form) -> str:
 
 
 class _Change(NamedTuple):
-    """A change that a form may ask for: its name in the audit log, the fields that make its subject there,
-    and the function that makes the change and tells what came of it."""
+    """A change by a form: its name in the audit log, the fields that make its subject there, and the function
+    that makes the change and returns the outcome in words."""
 
     action: str
     subject: tuple[str, ...]
@@ -168,11 +164,11 @@ CHANGES = {
     "/devices/cancel": _Change(CANCEL_ACTION, ("command",), _cancel),
     "/devices/abort": _Change(ABORT_ACTION, ("outbox", "rollout"), _abort),
 }
-"""What forms may ask for, by path."""
+"""The changes by forms, by path."""
 
 
 def groups(parts: ConsoleParts) -> list[Group]:
-    """The routes, by the right that they need."""
+    """Return the routes, by the right that they need."""
     pages = DevicePages(parts)
     return [
         ("read", [web.get("/devices", pages.outbox), web.get("/devices/one", pages.device)]),

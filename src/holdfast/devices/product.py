@@ -18,8 +18,7 @@ TARGET_KIND = "outbox"
 
 
 class DevicesProduct(Product):
-    """Outboxes, as ``App.outbox`` declares them. Each method imports what it needs: it is asked of every
-    app."""
+    """Outboxes that ``App.outbox`` declares. Methods import late, because they are called for every app."""
 
     claim_label = LABEL
     operator = "holdfast.devices.operator:operator"
@@ -47,7 +46,7 @@ class DevicesProduct(Product):
         return dict.fromkeys(names, BRIEF_VISIBILITY_S)
 
     def node_part(self, services: Services, app: App, host: Host) -> NodePart | None:
-        """The outboxes of an app in a node, and their metrics."""
+        """Return the outboxes of an app in a node, and their metrics."""
         if not app.outboxes:
             return None
         from holdfast.devices.adapters import open_devices, open_outbox  # noqa: PLC0415
@@ -69,7 +68,7 @@ class DevicesProduct(Product):
         return NodePart(outboxes, [OutboxMetrics(outboxes)])
 
     def targets(self, services: Services, app: App, host: Host) -> Mapping[tuple[str, str], Target]:
-        """The outboxes, to which handlers send commands as effects."""
+        """Return the outboxes as targets of effects."""
         if not app.outboxes:
             return {}
         from holdfast.devices.adapters import shared_outbox  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The shards of an outbox that a node has: claimed at the coordinator, opened at the store, shared evenly."""
+"""A node's shards of an outbox: claimed at the coordinator, opened at the store, shared evenly."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from holdfast.extend import Claim, Member
 from holdfast.extend.products import Host
 
 CHECK_S = 10.0
-"""How often to see whether a claim stands that this node doesn't know of: a request may arrive late."""
+"""Seconds between checks for claims that this node doesn't know of: a request may arrive late."""
 
 LOOK_S = 1.0
-"""How often to look for shards that are free, or that others should have."""
+"""Seconds between looks for free shards, and for shards that other nodes should have."""
 
 
 class Shards:
@@ -30,7 +30,7 @@ class Shards:
         self._look = asyncio.Event()
         self._gone: dict[int, None] = {}
         self._unsure: dict[int, None] = {}
-        """Shards that this node doesn't serve, and may have a claim on all the same."""
+        """Shards that this node doesn't serve, but may have a claim on."""
         self._checks_at = 0.0
         self.dispatcher: Dispatcher
 
@@ -40,26 +40,26 @@ class Shards:
             try:
                 await self._settle()
             except HoldfastError as error:
-                self._host.log.warning("can't see to shards", outbox=self._spec.name, error=str(error))
+                self._host.log.warning("cannot balance shards", outbox=self._spec.name, error=str(error))
             self._look.clear()
             await self._host.clock.wait(self._look, LOOK_S * (0.75 + 0.5 * self._host.clock.random()))
 
     def look(self) -> None:
-        """Something changed."""
+        """Balance the shards soon."""
         self._look.set()
 
     def lost(self, number: int) -> None:
-        """A shard has turned out to be another's."""
+        """Give up a shard that another node owns."""
         self._gone[number] = None
         self._look.set()
 
     def vanished(self) -> None:
-        """The membership is over, and with it all claims."""
+        """Give up all shards, because the membership and its claims are over."""
         self._gone |= dict.fromkeys(self._claims)
         self._look.set()
 
     def claim_changed(self, claim: Claim) -> None:
-        """Somebody's claim on something changed."""
+        """Take in a changed claim."""
         label, _, number = claim.key.rpartition("/")
         if label != self._spec.label or not number.isdigit():
             return
@@ -69,16 +69,16 @@ class Shards:
         self._look.set()
 
     async def release_all(self) -> None:
-        """Serve no shard any more, and let others have them."""
+        """Give up all shards, and release their claims."""
         for number in list(self._claims):
             try:
                 await self._release(number)
-            except HoldfastError as error:  # it is free once the membership has ended
-                self._host.log.warning("can't release a shard", outbox=self._spec.name, error=str(error))
+            except HoldfastError as error:  # the claim ends with the membership
+                self._host.log.warning("cannot release shard", outbox=self._spec.name, error=str(error))
 
     async def _settle(self) -> None:
         for number in list(self._gone):
-            del self._gone[number]  # each by itself: those after one that fails are still to be released
+            del self._gone[number]  # one by one: after a failure the others still have to be released
             await self._release(number)
         if (now := self._host.clock.monotonic()) >= self._checks_at:
             self._checks_at = now + CHECK_S
@@ -95,8 +95,8 @@ class Shards:
             await self._claim_some(share)
 
     def _share(self, members: Any) -> int:
-        """Return how many shards this node should have: the members that serve the outbox divide them evenly,
-        and those with the lowest ids take what is over."""
+        """Return how many shards this node should have: serving members divide them evenly, and members with
+        the lowest ids take one more."""
         me = self._host.membership.id
         serving = sorted({me, *(member.id for member in members if self._serves(member))})
         each, over = divmod(self._spec.shards, len(serving))
@@ -108,13 +108,13 @@ class Shards:
     async def _claim_some(self, share: int) -> None:
         me = self._host.membership.id
         epochs = await self._store.epochs(self._spec.name)
-        # Each node begins elsewhere, so that they seldom want the same one.
+        # Each node begins at another shard, so that two seldom claim the same one.
         start = int(self._host.clock.random() * self._spec.shards)
         for step in range(self._spec.shards):
             number = (start + step) % self._spec.shards
             if len(self._claims) >= share or self._host.draining:
                 return
-            if number in self._claims or number not in epochs:  # the store has said what is wrong with it
+            if number in self._claims or number not in epochs:  # the store has logged an invalid shard
                 continue
             self._unsure[number] = None
             claim = await self._host.coordinator.claim(self._spec.key(number), me)
@@ -130,12 +130,12 @@ class Shards:
         try:
             await self.dispatcher.own(number, epoch, claim.member)
         except HoldfastError:
-            self._claims.pop(number, None)  # it is in doubt, and so looked at again
+            self._claims.pop(number, None)  # it stays in ``_unsure``
             raise
-        if self._host.draining:  # it began to meanwhile
+        if self._host.draining:  # since a moment ago
             await self._release(number)
             return
-        self._host.log.info("serves a shard of devices", outbox=self._spec.name, shard=number, epoch=epoch)
+        self._host.log.info("shard opened", outbox=self._spec.name, shard=number, epoch=epoch)
 
     async def _release(self, number: int) -> None:
         await self.dispatcher.disown(number)
@@ -144,7 +144,7 @@ class Shards:
             await self._make_sure(number)
 
     async def _make_sure(self, number: int) -> None:
-        """Have no claim on a shard that isn't served."""
+        """Release the claim on a shard that isn't served, if there is one."""
         claim = await self._host.coordinator.lookup(self._spec.key(number))
         if claim is not None and claim.member == self._host.membership.id:
             await self._host.coordinator.release(claim)

@@ -1,4 +1,4 @@
-"""Fetches work from an API, a page at a time, as the devices get through it."""
+"""Fetches commands from an API, a page at a time, as devices finish earlier ones."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from holdfast.extend.products import await_user_code
 from holdfast.extend.tools import Backoff, kind_and_place, run_user_code
 
 LOOK_S = 1.0
-"""How often to look whether few enough commands wait."""
+"""Seconds between counts of waiting commands."""
 
 
 async def fill(
     outbox: Outbox, source: Source, store: OutboxStore, clock: Clock, log: Any, epoch: int
 ) -> None:
-    """Keep between ``low`` and ``high`` commands waiting, while ``epoch`` of shard 0 stands: only its owner
-    fetches. A page that fails is fetched again, from the cursor that is stored."""
+    """Keep between ``low`` and ``high`` commands waiting, until ``epoch`` of shard 0 is no longer current:
+    only its owner fetches. A page that fails is fetched again, from the stored cursor."""
     name, backoff, failures = outbox.spec.name, Backoff(1.0, 60.0), 0
     while True:
         try:
@@ -41,21 +41,22 @@ async def fill(
         except Exception as error:  # noqa: BLE001 - the API is the user's, and may fail in any way
             failures += 1
             fields = {"outbox": name, "source": source.name, "error": kind_and_place(error)[0]}
-            log.warning("a source failed", **fields)
+            log.warning("source failed", **fields)
             await clock.sleep(backoff.delay_s(failures, clock.random()))
 
 
 def _added(outbox: Outbox, source: Source, page: Page, log: Any) -> list[NewCommand]:
-    """Return what of a page can be added. The rest is logged: it must not hold up what follows."""
+    """Return the valid commands of a page. Others are logged and skipped, so that they don't stop the
+    source."""
     added: list[NewCommand] = []
-    given: Any  # whatever it is declared to be
+    given: Any  # a user's function may return anything
     for given in page.commands:
         try:
             added += outbox.new([given])
         except (InvalidMessage, TooLarge, TypeError) as error:
             device = repr(given.get("device") if isinstance(given, Mapping) else given)[:100]
             fields = {"outbox": outbox.spec.name, "source": source.name, "cursor": page.cursor[:100]}
-            log.error("a source gave what can't be added", device=device, why=str(error), **fields)
+            log.error("invalid command of a source skipped", device=device, error=str(error), **fields)
             if source.refused is not None:
                 run_user_code(source.refused, given, error)
     return added

@@ -1,4 +1,4 @@
-"""The declaration of an outbox: its devices, how patient it is with them, what it may load on them."""
+"""The declaration of an outbox: its devices, retries and limits."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ NAME_MAX = 32
 PAYLOAD_MAX = 268_435_455
 """MQTT's own limit, in bytes."""
 LABEL = "outbox:"
-"""What the names of outboxes begin with among those of streams."""
+"""Prefix of outboxes' names at coordinators and nodes, which streams don't have."""
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_-]{1,76}")
 
 
 class CommandOptions(TypedDict, total=False):
-    """The options of a command: what ``Outbox.add`` takes beside ``device`` and ``command``; see there."""
+    """The options of a command. See ``Outbox.add``."""
 
     dedupe_key: str | None
     supersede_key: str | None
@@ -38,15 +38,15 @@ class CommandOptions(TypedDict, total=False):
 
 
 class CommandFields(CommandOptions):
-    """A command as ``Outbox.add_many`` and pages have it: the arguments of ``Outbox.add`` but ``db``."""
+    """A command for ``Outbox.add_many`` or a page: the arguments of ``Outbox.add`` but ``db``."""
 
     device: Required[str]
     command: Required[Any]
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A page of work from an API. ``commands`` are the arguments of ``Outbox.add`` but ``db``, each with a
-    ``dedupe_key`` where the API may give the same again. ``more``: ask for the next page at once."""
+    """A page of commands from an API. Each has a ``dedupe_key`` if the API may return it again. ``more``: the
+    next page is fetched at once."""
 
     commands: Sequence[CommandFields]
     cursor: str
@@ -54,16 +54,16 @@ class Page(msgspec.Struct, frozen=True):
 
 
 NextPage = Callable[[str | None], Awaitable[Page]]
-"""Given the cursor of the last page, or None at the beginning."""
+"""Fetches a page, given the cursor of the last page, or None at the beginning."""
 
 
 OnRefused = Callable[[CommandFields, Exception], None]
-"""Given what a page has for a command and why that can't be added."""
+"""Called with an invalid command of a page, and its error."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """An API from which commands are fetched whenever fewer than ``low`` wait, until there are ``high``. Once
-    it has no more, it is asked again after ``pause_s``."""
+    """An API from which commands are fetched whenever fewer than ``low`` wait, until ``high`` do. When it has
+    no more, it is asked again after ``pause_s``."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     next_page: NextPage
@@ -121,7 +121,7 @@ class OutboxSpec(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.group_rates and self.group is None:
             raise ConfigError(
-                f"outbox {self.name!r}: group_rates needs group=, a function that tells a device's group"
+                f"outbox {self.name!r}: group_rates needs group=, a function that returns a device's group"
             )
 
     @property
@@ -134,5 +134,5 @@ class OutboxSpec(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.label}/{shard}"
 
     def identity(self, shard: int) -> str:
-        """A shard's client id at the broker: one owner cuts off the one before."""
+        """Return a shard's client id at the broker, by which one owner cuts off the one before."""
         return f"holdfast-{self.name}-{shard}"

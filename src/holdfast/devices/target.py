@@ -15,8 +15,8 @@ EFFECTS_A_CALL = 100
 
 
 class OutboxTarget:
-    """Takes effects as commands: an effect's key is the device, and its id the command's ``dedupe_key``, so
-    that a repeat adds nothing as long as the outbox keeps the command."""
+    """Adds effects as commands. An effect's key is the device, and its id the command's ``dedupe_key``: a
+    repeat adds nothing as long as the outbox keeps the command."""
 
     def __init__(self, outbox: Outbox, store: OutboxStore) -> None:
         self.max_batch = EFFECTS_A_CALL

@@ -1,5 +1,5 @@
-"""The spans of an outbox's commands: one for each try, until the broker has it, and one for each command that
-has ended."""
+"""The spans of an outbox's commands: one for each try, until the broker has it, and one for each closed
+command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDED_WELL = (CommandState.ACKNOWLEDGED, CommandState.SUPERSEDED)
 
 
 class CommandSpans:
-    """Makes the spans of one outbox. Commands that carry no place in a trace have none."""
+    """Makes the spans of one outbox. Commands without a place in a trace have none."""
 
     def __init__(self, tracer: Tracer, outbox: str) -> None:
         self._tracer = tracer
@@ -41,7 +41,7 @@ class CommandSpans:
         return self._tracer.begin(place, f"{conventions.PUBLISH} {self._outbox}", "producer", attributes)
 
     def closed(self, entry: StoredCommand) -> None:
-        """Make the span of a command that has ended: from its last try, if there was one, to the answer."""
+        """Make the span of a closed command, from its last try if there was one."""
         place = self._tracer.place(entry.traceparent) if entry.traceparent else None
         if place is None:
             return

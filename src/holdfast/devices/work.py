@@ -1,4 +1,4 @@
-"""Devices as work of a node: its share of an outbox's shards, served by one dispatcher."""
+"""The devices of an outbox as work of a node: its share of the shards, served by one dispatcher."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from holdfast.extend.tools import Backoff
 BACKOFF = Backoff(0.1, 5.0)
 EXPIRE_BATCH = 500
 EXPIRE_PAUSE_S = 0.05
-"""Between batches of a clean-up, so that it never keeps the dispatcher from the database for long."""
+"""Seconds between batches of a clean-up, so that the dispatcher gets the database in between."""
 
 
 class DeviceWork:
     """The devices of one outbox of ``app`` on one node. ``connect`` makes the devices of a shard; ``briefs``
-    is the queue on which ends are told, if on any."""
+    is the queue of briefs, if the outbox has one."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class DeviceWork:
         def failed(error: Exception) -> None:
             if not isinstance(error, Unavailable | OutcomeUnknown):
                 raise error
-            self._host.log.warning("the outbox's database doesn't answer yet", error=str(error))
+            self._host.log.warning("cannot prepare outbox", outbox=spec.name, error=str(error))
 
         await retry_call(
             lambda: self._store.prepare(spec.name, spec.shards, adding), self._host.clock, BACKOFF, failed
@@ -87,7 +87,7 @@ class DeviceWork:
             self._host.tasks.repeat(self.briefs.run, self._host.clock, self._host.log)
 
     def _fill(self, epoch: int | None) -> None:
-        """This node owns shard 0 now, and so fetches what sources have; or with None it doesn't any more."""
+        """Fetch from sources while this node owns shard 0 at ``epoch``; with None it doesn't own it."""
         for task in self._filling:
             task.cancel()
         self._filling = []
@@ -118,11 +118,11 @@ class DeviceWork:
         )
 
     async def maintain(self) -> None:
-        """Drop or archive commands that closed long enough ago by the database's clock, a few at a time."""
+        """Delete or archive commands that closed long ago by the database's clock, a batch at a time."""
         spec = self._outbox.spec
         try:
             before = await self._store.now() - spec.keep_s
             while await self._store.delete_closed(spec.name, before, EXPIRE_BATCH, archive=spec.archive):
                 await self._host.clock.sleep(EXPIRE_PAUSE_S)
         except HoldfastError as error:
-            self._host.log.warning("could not clean up", outbox=spec.name, error=str(error))
+            self._host.log.warning("cannot delete closed commands", outbox=spec.name, error=str(error))

@@ -79,7 +79,7 @@ def test_one_device_is_shown_with_its_commands(holdfast: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "device, code, said", [("fresh", 2, "OUTBOX/DEVICE"), ("faces/404", 1, "never had anything")]
+    "device, code, said", [("fresh", 2, "OUTBOX/DEVICE"), ("faces/404", 1, "never had a command")]
 )
 def test_an_unknown_device_is_named(holdfast: Any, device: str, code: int, said: str) -> None:
     shown = holdfast("devices", "show", device)

@@ -211,7 +211,7 @@ def test_scheduled_commands_of_a_device_are_cancelled(
 ) -> None:
     database = ["--set", f"outbox_url={url}"]
     assert run(["outbox", "cancel", "--outbox", "faces", "--device", "d2", *database]) == 0
-    assert "2 to be taken back" in capsys.readouterr().out
+    assert "2 to be cancelled" in capsys.readouterr().out
     for wrong in (
         [],
         ["--outbox", "faces"],

@@ -57,7 +57,7 @@ async def test_the_end_of_every_command_is_reported(site: Site) -> None:
     assert outcomes[f"doors-{failed}"].detail == "no answer in all tries"
     await site.clock.sleep(60.0)
     assert not queue.messages
-    assert briefs.told == 3
+    assert briefs.sent == 3
     assert await site.store.pending_briefs("doors", [0], 10) == []
 
 
@@ -79,7 +79,7 @@ async def test_pending_briefs_are_sent_when_the_queue_is_back(site: Site) -> Non
     queue.send = sometimes  # type: ignore[method-assign]
     await telling(site, queue)
     assert {outcome.task_id for outcome in await told(queue, 4)} == {f"doors-{command}"}
-    assert site.log.events("warning").count("can't tell ends of commands") == 3
+    assert site.log.events("warning").count("cannot send briefs") == 3
 
 
 async def test_without_a_queue_no_briefs_are_stored(site: Site) -> None:
@@ -98,7 +98,7 @@ async def test_an_answer_that_no_brief_has_room_for_is_left_out(site: Site) -> N
     [outcome] = await told(queue, 1)
     assert outcome.ok
     assert "answer" not in outcome.value
-    assert site.log.events("warning") == ["a brief goes without the answer"]
+    assert site.log.events("warning") == ["brief sent without the answer"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ async def test_they_are_those_of_the_dispatcher(site: Site) -> None:
     await site.add("nowhere")
     await site.clock.sleep(0.5)
     registry = CollectorRegistry()
-    work: Any = SimpleNamespace(name="doors", dispatcher=site.dispatcher, briefs=SimpleNamespace(told=3))
+    work: Any = SimpleNamespace(name="doors", dispatcher=site.dispatcher, briefs=SimpleNamespace(sent=3))
     registry.register(OutboxMetrics([work]))
     lines = generate_latest(registry).decode().splitlines()
     told = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))

@@ -71,7 +71,7 @@ async def test_an_api_that_fails_is_asked_again_from_the_same_place(site: Site) 
     await site.clock.sleep(120.0)
     assert api.asked[:4] == [None] * 4
     assert site.dispatcher.counts.closed == 25
-    assert site.log.events("warning").count("a source failed") == 3
+    assert site.log.events("warning").count("source failed") == 3
 
 
 async def test_invalid_commands_of_a_page_are_reported_and_skipped(site: Site) -> None:
@@ -101,7 +101,7 @@ async def test_invalid_commands_of_a_page_are_reported_and_skipped(site: Site) -
     assert await site.store.counts("doors") == {CommandState.ACKNOWLEDGED: 3}
     kinds = ["InvalidMessage", "InvalidMessage", "TooLarge", "TypeError", "TypeError", "TypeError"]
     assert told == list(zip(wrong, kinds, strict=True))
-    assert site.log.events("error") == ["a source gave what can't be added"] * 6
+    assert site.log.events("error") == ["invalid command of a source skipped"] * 6
 
 
 async def test_an_empty_api_is_asked_now_and_then(site: Site) -> None:

@@ -81,7 +81,7 @@ async def test_a_refused_command_fails_and_the_log_names_its_trace(
     with mock.patch.object(site.broker, "take", refuse):
         await site.until(await site.add("d0", traceparent=PLACE), CommandState.FAILED)
     assert told(spans) == [("publish doors", "too large"), ("process doors", "too large")]
-    said = "the broker takes no command for a device"
+    said = "command refused by the broker"
     (line,) = [fields for level, event, fields in site.log.entries if event == said]
     assert (line["trace_id"], line["span_id"]) == (TRACE, spans[0].span_id)
 

@@ -6,9 +6,9 @@ from holdfast.extend.commands import LazyCommand
 
 DEVICES = LazyCommand(
     "holdfast.devices.commands.devices:app",
-    "Show the devices that take commands from an outbox, and what they do.",
+    "Show the devices of an outbox, and why their commands wait.",
 )
 OUTBOX = LazyCommand(
     "holdfast.devices.commands.outbox:app",
-    "See how commands to devices stand, try them again, take them back; pause, resume, abort.",
+    "List commands to devices, retry and cancel them; pause, resume, abort.",
 )

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from holdfast.devices.outboxes import Outboxes
+from holdfast.devices.outboxes import STALE_S, Outboxes
 from holdfast.devices.rules.device_queue import CommandState
-from holdfast.devices.standing import STALE_S
 from holdfast.errors import ConfigError
 from holdfast.extend import SystemClock
 from holdfast.extend.commands import DEFAULTS, Json, Limit, Options, output
 
 if TYPE_CHECKING:
+    from holdfast.devices.outboxes import DeviceRecord
     from holdfast.devices.rules.device_queue import StoredCommand
-    from holdfast.devices.standing import DeviceRecord
 
 app = App(name="devices", help="Devices that take commands from an outbox.")
 
@@ -36,7 +35,7 @@ async def ls(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """List devices: when each was seen last, what waits for it, and what holds that up.
+    """List devices: when each was last seen, how many commands wait, and why.
 
     ```
     holdfast devices ls faces
@@ -44,9 +43,9 @@ async def ls(
     ```
 
     Args:
-        stale: Only those that are away or paused, or were not seen for long.
-        stuck: Only those whose commands are held up: not sent, or not answered.
-        stale_after_s: How long without a sign of life is stale.
+        stale: Only devices that are away or paused, or were not seen for long.
+        stuck: Only devices with commands that aren't sent or answered.
+        stale_after_s: Seconds of silence that make a device stale.
         limit: How many to list at most.
         json: Print JSON lines, one a device.
     """
@@ -87,7 +86,7 @@ async def show(
     ```
 
     Args:
-        stale_after_s: How long not seen makes it stale.
+        stale_after_s: Seconds of silence that make it stale.
         json: Print one JSON object.
     """
     outbox, _, name = device.partition("/")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 app = App(
     name="outbox",
-    help="Commands to devices: see how they stand, try them again, take them back; pause, resume, abort.",
+    help="Commands to devices: list, retry and cancel them; pause, resume, abort.",
 )
 
 Name = Annotated[str, Parameter(help="The outbox's name.")]
@@ -47,7 +49,7 @@ async def list_commands(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """List commands, in the order of their ids. What they say is not shown.
+    """List commands in the order of their ids, without their bodies.
 
     ```
     holdfast outbox ls faces --state failed
@@ -55,9 +57,9 @@ async def list_commands(
     ```
 
     Args:
-        state: Only those that stand so.
-        device: Only those of this device.
-        after: Only those with a higher id; with `--newest`, with a lower one.
+        state: Only commands in this state.
+        device: Only commands of this device.
+        after: Only commands with a higher id; with `--newest`, with a lower one.
         newest: The newest first.
         limit: How many at most.
         json: Print JSON lines.
@@ -83,7 +85,7 @@ async def list_commands(
 
 @app.command
 async def show(command: int, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
-    """Show all of one command: what it says, and what the device answered.
+    """Show all of one command, with its body and its device's answer.
 
     Args:
         command: Its id.
@@ -103,13 +105,12 @@ async def show(command: int, /, *, json: Json = False, options: Options = DEFAUL
 
 @app.command
 async def retry(commands: Ids, /, *, options: Options = DEFAULTS) -> None:
-    """Send failed or expired commands again, as if they had just been added, without expiry. One that a newer
-    command of its device has replaced, by its supersede key, is refused: retry the newer one, or add another.
+    """Send failed or expired commands again, as if they had just been added, without expiry. A command that a
+    newer one of its device has replaced, by its supersede key, is refused: retry the newer one, or add
+        another.
     """
-    async with options.services(reads_only=True) as services:
-        outboxes = Outboxes.of(services)
-        async with audited(services, RETRY_ACTION, " ".join(map(str, commands))):
-            await outboxes.retry(commands)
+    async with _audited(options, RETRY_ACTION, " ".join(map(str, commands))) as outboxes:
+        await outboxes.retry(commands)
 
 
 @app.command
@@ -122,7 +123,7 @@ async def cancel(
     supersede_key: str = "",
     options: Options = DEFAULTS,
 ) -> None:
-    """Take commands back that are not out; they count as failed.
+    """Cancel scheduled commands; they count as failed.
 
     ```
     holdfast outbox cancel 1207 1208
@@ -132,27 +133,26 @@ async def cancel(
 
     Args:
         outbox: Instead of ids: the outbox.
-        device: All of this device.
-        supersede_key: All with this key, of that device or of any.
+        device: All commands of this device.
+        supersede_key: All commands with this key, of that device or of any.
     """
     many = bool(outbox and (device or supersede_key))
     if bool(commands) == many or (not many and (outbox or device or supersede_key)):
         raise ConfigError("give either ids of commands, or --outbox with --device, --supersede-key or both")
-    async with options.services(reads_only=True) as services:
-        outboxes = Outboxes.of(services)
-        if not many:
-            async with audited(services, CANCEL_ACTION, " ".join(map(str, commands))):
-                await outboxes.cancel(commands)
-            return
-        whose = {"device": device, "supersede_key": supersede_key}
-        async with audited(services, CANCEL_ALL_ACTION, outbox, whose):
-            count = await outboxes.cancel_all(outbox, device=device, supersede_key=supersede_key or None)
-    output.say(f"{count} to be taken back, unless they are out by the dispatcher's next turn")
+    if not many:
+        async with _audited(options, CANCEL_ACTION, " ".join(map(str, commands))) as outboxes:
+            await outboxes.cancel(commands)
+        return
+    chosen = {"device": device, "supersede_key": supersede_key}
+    async with _audited(options, CANCEL_ALL_ACTION, outbox, chosen) as outboxes:
+        count = await outboxes.cancel_all(outbox, device=device, supersede_key=supersede_key or None)
+    output.say(f"{count} to be cancelled, unless the dispatcher's next turn sends them first")
 
 
 @app.command
 async def pause(outbox: Name, /, *, device: str = "", options: Options = DEFAULTS) -> None:
-    """Send nothing more, until it is resumed. What is out is out: its answer counts. Commands may expire.
+    """Send nothing more, until it is resumed. The answer to a command that is out counts. Commands may
+    expire.
 
     ```
     holdfast outbox pause faces
@@ -160,52 +160,46 @@ async def pause(outbox: Name, /, *, device: str = "", options: Options = DEFAULT
     ```
 
     Args:
-        device: To this device only; the others get theirs.
+        device: Only this device; the others get their commands.
     """
-    async with options.services(reads_only=True) as services:
-        outboxes = Outboxes.of(services)
-        async with audited(services, PAUSE_ACTION, outbox, {"device": device}):
-            await outboxes.pause(outbox, device)
+    async with _audited(options, PAUSE_ACTION, outbox, {"device": device}) as outboxes:
+        await outboxes.pause(outbox, device)
 
 
 @app.command
 async def resume(outbox: Name, /, *, device: str = "", options: Options = DEFAULTS) -> None:
-    """End a pause: that of a device, or that of the outbox.
+    """End the pause of a device, or of the outbox.
 
     Args:
-        device: This device's own. It gets nothing while all of the outbox is paused.
+        device: The device. It gets nothing while the whole outbox is paused.
     """
-    async with options.services(reads_only=True) as services:
-        outboxes = Outboxes.of(services)
-        async with audited(services, RESUME_ACTION, outbox, {"device": device}):
-            await outboxes.resume(outbox, device)
+    async with _audited(options, RESUME_ACTION, outbox, {"device": device}) as outboxes:
+        await outboxes.resume(outbox, device)
 
 
 @app.command
 async def abort(
     outbox: Name,
-    rollout: Annotated[int, Parameter(help="Number of the rollout, as `holdfast outbox stats` tells it.")],
+    rollout: Annotated[int, Parameter(help="Number of the rollout, as `holdfast outbox stats` shows it.")],
     /,
     *,
     options: Options = DEFAULTS,
 ) -> None:
-    """Send nothing more of a rollout: what is left of it fails. What is out may still succeed. It can't be
-    taken back: add a new rollout to go on.
+    """Send nothing more of a rollout: its scheduled commands fail, and those that are out may still succeed.
+    It can't be undone: add a new rollout to go on.
 
     ```
     holdfast outbox abort faces 12
     ```
     """
-    async with options.services(reads_only=True) as services:
-        outboxes = Outboxes.of(services)
-        async with audited(services, ABORT_ACTION, f"{outbox}/{rollout}"):
-            aborted = await outboxes.abort(outbox, rollout)
+    async with _audited(options, ABORT_ACTION, f"{outbox}/{rollout}") as outboxes:
+        aborted = await outboxes.abort(outbox, rollout)
     output.say(f"rollout {rollout}, {aborted.name}: {_progress(aborted)}; the rest is not sent")
 
 
 @app.command
 async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
-    """Count commands by how they stand, and tell how far rollouts have come.
+    """Count commands by their state, and show the progress of rollouts.
 
     Args:
         json: Print JSON.
@@ -223,8 +217,19 @@ async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAU
     output.console().print(output.table(f"outbox {outbox}", ("state", "commands"), rows))
     if view.rollouts:
         columns = ("rollout", "name", "of", "done", "failed", "state")
-        told = [(r.id, r.name, r.total, r.done, r.failed, rollout_state(r)) for r in view.rollouts]
-        output.console().print(output.table("rollouts", columns, told))
+        listed = [(r.id, r.name, r.total, r.done, r.failed, rollout_state(r)) for r in view.rollouts]
+        output.console().print(output.table("rollouts", columns, listed))
+
+
+@asynccontextmanager
+async def _audited(
+    options: Options, action: str, subject: str, details: Mapping[str, object] | None = None
+) -> AsyncIterator[Outboxes]:
+    """Give the outboxes for one change, which is in the audit log."""
+    async with options.services(reads_only=True) as services:
+        outboxes = Outboxes.of(services)
+        async with audited(services, action, subject, details):
+            yield outboxes
 
 
 def _progress(rollout: Rollout) -> str:

@@ -1,4 +1,4 @@
-"""The dispatcher of one outbox on one node: takes turns, sends what they marked, hears what devices say."""
+"""The dispatcher of one outbox on one node: it takes turns, sends tries and reads devices' answers."""
 
 from holdfast.devices.dispatcher.counts import DispatcherCounts
 from holdfast.devices.dispatcher.dispatcher import Dispatcher

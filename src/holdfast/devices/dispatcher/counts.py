@@ -9,9 +9,14 @@ from holdfast.devices.rules.device_turn import TurnResult
 
 
 class DispatcherCounts(msgspec.Struct):
-    """Counts of what a dispatcher did since it began. ``strays`` are answers that fitted no command, ``late``
-    those to a try that another had followed; ``strangers`` are signs of life and answers of devices that
-    never had a command. ``ends`` counts what was closed by its state."""
+    """The counts of a dispatcher since its start.
+
+    Attributes:
+        unmatched: answers that fitted no command.
+        late: answers to an earlier try than the last one.
+        unknown_devices: messages of devices that never had a command.
+        ends: closed commands by state.
+    """
 
     turns: int = 0
     sent: int = 0

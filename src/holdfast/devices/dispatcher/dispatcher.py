@@ -1,7 +1,7 @@
-"""The dispatcher of one outbox on one node: turn after turn, as fast as things happen and no faster.
+"""The dispatcher of one outbox on one node: turn after turn, as events come.
 
-While one turn is written, answers gather for the next; so the busier it is, the more is closed and sent with
-one commit. There are no rounds: a device that is silent holds up no other, for each turn takes what is due.
+While one turn is written, answers gather for the next. So the busier a node is, the more commands are closed
+and sent by one commit. A silent device delays no other, because each turn takes all due heads.
 """
 
 from __future__ import annotations
@@ -24,27 +24,26 @@ from holdfast.extend.products import Host
 from holdfast.extend.tools import Backoff
 
 LOOK_S = 2.0
-"""Seconds for which signals alone are trusted; then a turn looks for itself."""
+"""Seconds without a signal after which a turn is taken anyway."""
 
 BUSY_S = 0.01
-"""Seconds without an event after which the database is asked when something is due."""
+"""Seconds without an event after which the database is asked for the next due time."""
 
 SWEEP_S = 5.0
-"""Seconds between looks through the queues for what expires in them."""
+"""Seconds between sweeps, which close expired commands in the queues."""
 
 
 class Dispatcher:
-    """Serves the shards that it is given, while the node's membership lives.
+    """Serves its shards while the node's membership lives.
 
     Args:
         connect: makes the devices of a shard.
-        on_lost: called with a shard that turned out to be another's.
+        on_lost: called with a shard that another node owns.
 
     Attributes:
         on_first_shard: called with the epoch of shard 0 while this node serves it, else with None.
         on_closed: called when commands have been closed.
-        shards: the shards that it serves.
-        counts: what it did since it began.
+        shards: the served shards.
     """
 
     def __init__(
@@ -86,27 +85,27 @@ class Dispatcher:
 
     @property
     def away(self) -> int:
-        """The number of devices that are known to be away."""
+        """The number of devices that are away."""
         return len(self._register.away)
 
     @property
     def in_flight(self) -> int:
-        """The number of devices whose answer is waited for."""
+        """The number of devices with an awaited answer."""
         return self._in_flight.count
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """The reason why commands are not sent, in words for people."""
+        """The reasons why commands are not sent, in words."""
         return self._served.troubles
 
     async def own(self, number: int, epoch: int, member: str = "") -> None:
-        """Begin to serve a shard that was opened with ``epoch`` for ``member``. Raises Unavailable if the
-        store can't say what it knows of its devices."""
+        """Begin to serve a shard that was opened with ``epoch`` for ``member``. Raises Unavailable if its
+        devices can't be read from the store."""
         await self._served.own(number, epoch, member)
 
     async def disown(self, number: int) -> None:
-        """Send nothing more to the devices of a shard; return once no turn names it any more. What they have
-        said by now is written first, if the database and the membership allow it."""
+        """End to serve a shard; return once no turn has it. Answers that came by now are written first, if
+        the database and the membership allow it."""
         await self._served.disown(number)
 
     async def run(self) -> None:
@@ -132,7 +131,7 @@ class Dispatcher:
                 if failures == 1:
                     self._recent.put_back(self._pending)
                 self._log.warning(
-                    "the outbox's database doesn't answer", outbox=self._spec.name, error=str(error)
+                    "cannot reach the outbox's database", outbox=self._spec.name, error=str(error)
                 )
                 await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
                 self._signals.wake.set()
@@ -158,12 +157,12 @@ class Dispatcher:
             return LOOK_S
         now, monotonic = self._clock.wall(), self._clock.monotonic()
         waits_s = [LOOK_S, *self._served.send_waits_s(monotonic)]
-        # Else what is due has to wait for answers, or for an operator.
+        # Otherwise due commands wait for answers, or for an operator.
         if self.in_flight < self._limits.in_flight_max and not self._paused:
             try:
                 due = await self._store.next_due(self._spec.name, self._served.sendable(monotonic))
             except HoldfastError:
-                due = None  # the next turn finds out
+                due = None  # the next turn logs the error
             if due is not None:
                 waits_s.append(max(due - now, self._limits.wait_s(monotonic), 0.0))
         return min(waits_s)
@@ -174,7 +173,7 @@ class Dispatcher:
             try:
                 await self._store.wait_for_arrival(self._spec.name, LOOK_S)
             except HoldfastError as error:
-                self._log.warning("can't listen for commands", outbox=self._spec.name, error=str(error))
+                self._log.warning("cannot listen for commands", outbox=self._spec.name, error=str(error))
                 await self._clock.sleep(LOOK_S)
             self._signals.wake.set()
 
@@ -205,7 +204,7 @@ class Dispatcher:
         self._sender.mark(result, monotonic)
         self._recent.note(monotonic, taken, result)
         if not self._signals.wake.is_set():
-            self._sender.send_marked()  # else while the next turn is written
+            self._sender.send_marked()  # otherwise while the next turn is written
 
     def _request(self, taken: TakenEvents, now: float, monotonic: float, *, sweep: bool) -> TurnRequest:
         spec, limits = self._spec, self._limits
@@ -236,9 +235,9 @@ class Dispatcher:
         )
 
     def _put_back(self, taken: TakenEvents, request: TurnRequest, *, in_doubt: bool) -> None:
-        """Have the next turn write what this one didn't; or, with ``in_doubt``, may not have written."""
+        """Put back the events of a turn that failed, or with ``in_doubt`` may have failed."""
         if in_doubt:
-            self._clock_watch.shift_s = 0.0  # it may have been done
+            self._clock_watch.shift_s = 0.0  # it may have been stored
             self._clock_watch.doubt()
             self._served.doubt(request.grants)
         self._pending.put_back(taken, in_doubt=in_doubt)
@@ -262,21 +261,21 @@ class Dispatcher:
     def _log_result(self, result: TurnResult) -> None:
         if result.paused != self._paused:
             self._paused = result.paused
-            event = "the outbox is paused: nothing is sent" if result.paused else "the outbox is resumed"
+            event = "outbox paused" if result.paused else "outbox resumed"
             self._log.warning(event, outbox=self._spec.name)
         if result.moved and not self._has_moved:
             self._has_moved = True
             self._log.warning(
-                "a program adds commands for another number of shards; they are moved to their own",
+                "commands moved to their shards",
                 outbox=self._spec.name,
                 device=result.moved[0],
                 fix=f"declare shards={self._spec.shards} in that program, and update its Holdfast",
             )
-        for stray in result.unmatched:
-            id_ = str(stray.correlation)
-            self._served.listener.log_unmatched(stray.device, id_, "it fits no command that is out")
+        for answer in result.unmatched:
+            id_ = str(answer.correlation)
+            self._served.listener.log_unmatched(answer.device, id_, "it fits no published command")
 
     def _notice_jump(self, now: float, monotonic: float) -> None:
         if jump_s := self._clock_watch.notice_jump(now, monotonic):
             self._limits.forget_times(len(self.shards))
-            self._log.warning("the clock was set", outbox=self._spec.name, by_s=round(jump_s, 1))
+            self._log.warning("clock change detected", outbox=self._spec.name, by_s=round(jump_s, 1))

@@ -1,4 +1,4 @@
-"""The limits of an outbox on one node: how many commands go at once, and how many devices are waited for."""
+"""The limits of an outbox on one node: commands at once, and awaited answers."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from holdfast.devices.spec import OutboxSpec
 from holdfast.extend.tools import Limiter, Once, Rate, kind_and_place, run_user_code
 
 TURN_MIN, TURN_MAX = 50, 1_000
-"""Rows of each kind that one turn takes; fewer where turns last longer than ``TURN_S``: others wait for what
-a transaction locks, and what it marked as published is to be sent in time."""
+"""Rows of each kind that one turn takes. It takes fewer if turns last longer than ``TURN_S``, because others
+wait for its locks, and its marked tries have to be sent in time."""
 
 TURN_S = 0.1
 
-GROUPLESS_MAX = 100
-"""Kinds of failures of an outbox's ``group`` that are logged once."""
+GROUP_FAILURES_MAX = 100
+"""Kinds of failures of ``group`` that are remembered, to log each once."""
 
 
 class NodeLimits:
-    """The limits of an outbox on one node. They hold over all nodes: each has the part of them that it has of
-    the shards.
+    """The limits of an outbox on one node. A node has the share of them that it has of the shards.
 
     Attributes:
         in_flight_max: devices that this node waits for at once.
         turn_max: rows of each kind that the next turn takes.
-        groups: rates of groups of devices, if there are any.
-        rollouts: rates of rollouts.
+        groups: the rates of groups of devices, if the outbox has groups.
+        rollouts: the rates of rollouts.
     """
 
     def __init__(self, spec: OutboxSpec, log: Any) -> None:
@@ -45,14 +44,14 @@ class NodeLimits:
         self.forget_times(shards=spec.shards)
 
     def forget_times(self, shards: int) -> None:
-        """Begin the rates that count in wall time from nothing, for a node that has so many shards."""
+        """Start the rates again that count in wall time, for a node with so many shards."""
         share = shards / self._spec.shards
         self.rollouts = RolloutRates(share)
         if self._group is not None:
             self.groups = GroupRate(self._group, self._spec.group_rates, share)
 
     def take_share(self, shards: int) -> None:
-        """Have the part of the limits that belongs to so many shards; without any, the part stays."""
+        """Take the share of so many shards; without any shards the share stays."""
         spec, share = self._spec, shards / self._spec.shards
         if not share:
             return
@@ -66,20 +65,20 @@ class NodeLimits:
         self.in_flight_max = max(1, int(spec.in_flight_max * share))
 
     def sendable(self, monotonic: float) -> int:
-        """Return how many commands the outbox's rate lets go now."""
+        """Return how many commands the outbox's rate allows now."""
         return self._at_once if monotonic >= self._sends_from else 0
 
     def wait_s(self, monotonic: float) -> float:
-        """Return for how many seconds the outbox's rate lets no command go; below 0 if one may go."""
+        """Return the seconds until the outbox's rate allows a command; below 0 if it does."""
         return self._sends_from - monotonic
 
     def spend(self, sendings: int, monotonic: float) -> None:
-        """Count commands that go now."""
+        """Count sent commands."""
         if sendings and self._spec.rate:
             self._sends_from = monotonic + self._limiter.spend("", sendings, monotonic)
 
     def note_turn(self, took_s: float) -> None:
-        """Let the next turn take more rows, or fewer if this one took long."""
+        """Have the next turn take more rows, or fewer if this one took long."""
         if took_s > TURN_S:
             self.turn_max = max(TURN_MIN, self.turn_max // 2)
         else:
@@ -87,7 +86,7 @@ class NodeLimits:
 
 
 class InFlight:
-    """The number of lanes of devices in which a node waits for an answer."""
+    """The number of lanes in which a node waits for an answer."""
 
     def __init__(self, outbox: str, store: OutboxStore) -> None:
         self._outbox = outbox
@@ -96,37 +95,36 @@ class InFlight:
         self.count = 0
 
     def mark_stale(self) -> None:
-        """Have the store count again before the next turn."""
+        """Have the store count before the next turn."""
         self._is_stale = True
 
     async def refresh(self, shards: Mapping[int, object]) -> None:
-        """Count again, if need be. Raises HoldfastError if the store can't."""
-        while self._is_stale:  # a shard may come while it counts
+        """Count if the number is stale. Raises HoldfastError if the store can't."""
+        while self._is_stale:  # a new shard makes it stale again
             self._is_stale = False
             self.count = await self._store.in_flight(self._outbox, [*shards])
 
     def add(self, result: TurnResult) -> None:
-        """Count what a turn began and ended to wait for."""
+        """Count the answers that a turn began and ended to wait for."""
         self.count = max(0, self.count + len(result.sendings) - result.repeats - result.freed)
 
 
 class DeviceGroup:
-    """The user's function that names the group of a device, as something that never fails."""
+    """The user's function ``group``, in a form that never fails."""
 
     def __init__(self, function: Callable[[str], str], outbox: str, log: Any) -> None:
         self._function = function
         self._outbox = outbox
         self._log = log
-        self._logged = Once(GROUPLESS_MAX)
+        self._logged = Once(GROUP_FAILURES_MAX)
 
     def __call__(self, device: str) -> str | None:
-        """Return the group of a device; None if the function fails, or the next turn would fail the same way,
-        and so on every node. A turn calls it in the store's thread."""
+        """Return the group of a device; None if the function fails, because turns would fail on every node. A
+        turn calls it in the store's thread."""
         try:
             group: Any = run_user_code(self._function, device)
         except Exception as error:  # noqa: BLE001 - the function is the user's, and may fail in any way
-            # Its text may hold people's data: only what it is, and where.
-            self._log_failure(device, *kind_and_place(error))
+            self._log_failure(device, *kind_and_place(error))  # the error's text may hold people's data
             return None
         if not isinstance(group, str):
             self._log_failure(device, f"it returned {type(group).__name__}")
@@ -136,10 +134,10 @@ class DeviceGroup:
     def _log_failure(self, device: str, why: str, at: str = "") -> None:
         if self._logged.first((why, at)):
             self._log.error(
-                "group= of the outbox fails for a device, and perhaps others; it has no limit of a group",
+                "group function failed",
                 outbox=self._outbox,
                 device=device,
-                why=why,
+                error=why,
                 at=at,
                 fix="make the function return a text for every device; it may be one without a rate",
             )

@@ -1,4 +1,4 @@
-"""Takes in what the broker and the devices say."""
+"""Reads the events of brokers and devices."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from holdfast.extend.tools import Once, redact
 from holdfast.extend.tracing import trace_of
 
 RETURN_S = 1.0
-"""Seconds within which a shard begins to send again, at a random moment, after the broker was away."""
+"""Seconds within which a shard begins to send again, at a random time, after the broker was away."""
 
-NO_RECEIVER_REASON = "the broker knows of nobody who gets it"
+NO_RECEIVER_REASON = "the broker has no receiver for it"
 
 
 class Listener:
@@ -34,11 +34,11 @@ class Listener:
 
     Args:
         on_connection: called when a shard was connected or disconnected.
-        on_taken: called with a shard whose identity another has connected under.
+        on_taken_over: called with a shard under whose identity another has connected.
     """
 
     def __init__(
-        self, shared: Shared, *, on_connection: Callable[[], None], on_taken: Callable[[int], None]
+        self, shared: Shared, *, on_connection: Callable[[], None], on_taken_over: Callable[[int], None]
     ) -> None:
         self._spec = shared.spec
         self._clock, self._log = shared.clock, shared.log
@@ -46,7 +46,7 @@ class Listener:
         self._register = shared.register
         self._wake = shared.signals.wake.set
         self._on_connection = on_connection
-        self._on_taken = on_taken
+        self._on_taken_over = on_taken_over
         self._logged = Once()
 
     async def read(self, shard: ServedShard) -> None:
@@ -54,7 +54,7 @@ class Listener:
         while events := await shard.devices.events():
             for event in events:
                 self._take(shard, event)
-            # The broker's word for a command alone needs no turn, which the answer would have to wait for.
+            # ``Accepted`` alone needs no turn: the answer would have to wait for that.
             if self._pending.needs_turn or not shard.connected:
                 self._wake()
 
@@ -65,9 +65,11 @@ class Listener:
                 self._answer(shard, event)
 
     def log_unmatched(self, device: str, id_: str, why: str) -> None:
-        """Log an answer that changed nothing, once for each device and reason."""
+        """Log an answer that changes nothing, once for each device and reason."""
         if self._logged.first((device, why)):
-            self._log.warning("an odd answer", outbox=self._spec.name, device=device, id=id_[:60], why=why)
+            self._log.warning(
+                "unmatched answer ignored", outbox=self._spec.name, device=device, id=id_[:60], error=why
+            )
 
     def _take(self, shard: ServedShard, event: Event) -> None:
         match event:
@@ -81,7 +83,7 @@ class Listener:
                 self._refused(shard, event)
             case Lost():
                 unconfirmed = shard.lose(event.id)
-                if not event.suspect:  # which uses up a try, or it would end connection after connection
+                if not event.suspect:  # a suspect uses up a try, or it would break each new connection
                     self._not_taken(event.id, unconfirmed, certain=False)
             case Connected():
                 self._connected(shard)
@@ -90,21 +92,21 @@ class Listener:
 
     def _answer(self, shard: ServedShard, answer: DeviceAnswer) -> None:
         if shard_of(answer.device, self._spec.shards) != shard.number:
-            return  # its own shard hears it too
+            return  # the device's own shard receives it too
         was_away = answer.device in self._register.away
         if not self._seen(answer.device):
             return
         try:
             correlation = Correlation.parse(answer.id)
         except InvalidMessage:
-            self.log_unmatched(answer.device, answer.id, "nothing was ever sent with this id")
+            self.log_unmatched(answer.device, answer.id, "no command was sent with this id")
             return
-        shard.confirmed(answer.id)  # the broker's word may come later, or not at all
+        shard.confirmed(answer.id)  # the broker's confirmation may come later, or not at all
         self._register.answer_times.answered(answer.device, correlation, was_away=was_away)
         self._pending.answers.append(CommandAnswer(answer.device, correlation, answer.payload, answer.ok))
 
     def _seen(self, device: str) -> bool:
-        """Take a sign of life. Return False for a device that never had a command."""
+        """Take in a sign of life. Return False for a device that never had a command."""
         known, may_go = self._register.seen(device)
         if may_go:
             self._pending.back[device] = None
@@ -151,15 +153,15 @@ class Listener:
         shard.disconnect(event.reason)
         self._on_connection()
         self._log.warning(
-            "disconnected from the broker", outbox=self._spec.name, shard=shard.number, why=event.reason
+            "broker disconnected", outbox=self._spec.name, shard=shard.number, error=event.reason
         )
         if event.taken_over:
-            self._on_taken(shard.number)
+            self._on_taken_over(shard.number)
 
     def _log_limit(self, max_payload: int) -> None:
         if max_payload < self._spec.max_body and self._logged.first(("max_payload", max_payload)):
             self._log.warning(
-                "the broker takes less than the outbox",
+                "broker limit below max_body",
                 outbox=self._spec.name,
                 max_payload=max_payload,
                 max_body=self._spec.max_body,
@@ -170,9 +172,9 @@ class Listener:
         if self._logged.first(("refused", device)):
             traced = trace_of(unconfirmed.span.traceparent) if unconfirmed and unconfirmed.span else {}
             self._log.warning(
-                "the broker takes no command for a device",
+                "command refused by the broker",
                 outbox=self._spec.name,
                 device=device,
-                why=reason,
+                error=reason,
                 **traced,
             )

@@ -1,4 +1,4 @@
-"""The events that no turn has written yet, and the writes that a crash of the database may take back."""
+"""The events that no turn has written yet, and the writes that a crash of the database may undo."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from holdfast.devices.rules.device_queue import shard_of
 from holdfast.devices.rules.device_turn import CommandAnswer, Sending, TurnResult, Unsent
 
 FORGOTTEN_S = 2.0
-"""Seconds for which a database that crashes may forget what was marked as published."""
+"""Seconds of marks as published that a crash of the database may lose."""
 
 
 class TakenEvents(NamedTuple):
-    """The events that one turn writes. See ``TurnRequest`` for each."""
+    """The events of one turn. See ``TurnRequest`` for each."""
 
     answers: list[CommandAnswer]
     unsent: list[Unsent]
@@ -24,10 +24,8 @@ class TakenEvents(NamedTuple):
 
 
 class Pending:
-    """The events of an outbox's devices that the next turn writes. See ``TurnRequest`` for each.
-
-    Answers and tries of a shard that went are kept apart, and wait until the shard comes back.
-    """
+    """The events for the next turn. See ``TurnRequest`` for each. Answers and tries of a shard that was given
+    up are kept apart until the shard comes back."""
 
     def __init__(self, shards: int) -> None:
         self._shards = shards
@@ -40,11 +38,12 @@ class Pending:
 
     @property
     def needs_turn(self) -> bool:
-        """Return whether devices or tries wait for a turn."""
+        """Return whether events wait for a turn."""
         return bool(self.answers or self.unsent or self.back or self.still_out)
 
     def take(self, served: Collection[int]) -> TakenEvents:
-        """Take out the events of the ``served`` shards. Those of a shard that goes just now stay here."""
+        """Take out the events of the ``served`` shards. Events of a shard that is being given up stay
+        here."""
         answers, self.answers = self._split(self.answers, served)
         still_out, self.still_out = _split(self.still_out, served)
         taken = TakenEvents(answers, self.unsent, still_out, self.back, self.fresh)
@@ -52,10 +51,10 @@ class Pending:
         return taken
 
     def put_back(self, taken: TakenEvents, *, in_doubt: bool) -> None:
-        """Put back, in front, what a turn didn't write; or, with ``in_doubt``, what it may not have written.
+        """Put back, in front, events that a turn didn't write; or, with ``in_doubt``, may not have written.
 
-        An answer that was written fits nothing any more, and so may be repeated. A try that wasn't sent may
-        not: it would give back two tries.
+        A written answer may come again, because it fits no command any more. An unsent try may not, because
+        two tries would be given back.
         """
         self.answers = taken.answers + self.answers
         if not in_doubt:
@@ -65,18 +64,18 @@ class Pending:
         self.fresh = taken.fresh | self.fresh
 
     def put_back_shards(self, taken: TakenEvents, lost: Collection[int]) -> None:
-        """Put back the answers and tries of shards in which a turn wrote nothing."""
+        """Put back the answers and tries of shards that a turn had lost."""
         self.answers += self._split(taken.answers, lost)[0]
         self.still_out += _split(taken.still_out, lost)[0]
 
     def keep_shard(self, number: int) -> None:
-        """Keep what is pending of a shard that goes, until it comes back."""
+        """Keep the answers and tries of a shard that is given up, until it comes back."""
         answers, self.answers = self._split(self.answers, (number,))
         still_out, self.still_out = _split(self.still_out, (number,))
         self._kept[number] = answers, still_out
 
     def restore_shard(self, number: int) -> None:
-        """Take up again what was kept of a shard."""
+        """Take back the kept answers and tries of a shard."""
         answers, still_out = self._kept.pop(number, ([], []))
         self.answers += answers
         self.still_out += still_out
@@ -100,8 +99,7 @@ def _split(tries: Iterable[Sending], shards: Collection[int]) -> tuple[list[Send
 
 
 class RecentWrite(NamedTuple):
-    """The writes of a turn that a crash may take back: tries that it marked as published, tries whose answers
-    are waited for from then on, and shards whose tries were given their time."""
+    """The writes of a turn that a crash may undo. See ``TurnRequest`` and ``TurnResult`` for each."""
 
     at: float
     sent: Sequence[Sending]
@@ -116,7 +114,7 @@ class RecentWrites:
         self._writes: deque[RecentWrite] = deque()
 
     def note(self, began_at: float, taken: TakenEvents, result: TurnResult) -> None:
-        """Remember what a turn wrote that began at this monotonic time."""
+        """Note the writes of a turn that began at this monotonic time."""
         if result.sendings or taken.still_out or taken.fresh:
             write = RecentWrite(began_at, result.sendings, taken.still_out, taken.fresh)
             self._writes.append(write)
@@ -124,7 +122,7 @@ class RecentWrites:
             self._writes.popleft()
 
     def put_back(self, pending: Pending) -> None:
-        """Let the next turn write it all again: the database may have crashed."""
+        """Have the next turn write all again, because the database may have crashed."""
         for write in self._writes:
             pending.still_out += [*write.sent, *write.still_out]
             pending.fresh |= dict.fromkeys(write.fresh)

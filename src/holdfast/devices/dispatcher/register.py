@@ -1,4 +1,4 @@
-"""The devices of the shards that a node serves: whether each is there, and how long its answers take."""
+"""The devices of a node's shards: their presence, and how long their answers take."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from holdfast.extend import Clock
 from holdfast.extend.tools import Once
 
 SENT_MAX = 100_000
-"""Tries whose time is remembered, to see how long devices take to answer."""
+"""Tries whose time of sending is remembered, at most."""
 
 SLOW_DECAY = 0.9
-"""Part of a device's answer time that stays where its next answer comes sooner."""
+"""Part of a device's answer time that remains after a quicker answer."""
 
 
 class DeviceRegister:
-    """The devices that have had commands. Others are not listened to: anybody may invent devices.
+    """The devices that have had commands. Messages of other devices are ignored, because they can be
+    invented.
 
     Attributes:
         listening: the clock of the devices' silence.
@@ -42,11 +43,11 @@ class DeviceRegister:
 
     @property
     def away(self) -> Set[str]:
-        """The devices that are known to be away."""
+        """The devices that are away."""
         return self._presence.away
 
     def add_shard(self, known: Iterable[KnownDevice]) -> None:
-        """Take over what an earlier dispatcher knew: devices that were away use up no tries now, either."""
+        """Take over the devices of a shard, with the presence that an earlier dispatcher stored."""
         now, listened_s = self._clock.wall(), self.listening.now()
         for each in known:
             self._devices.add(each.device)
@@ -55,7 +56,7 @@ class DeviceRegister:
                 self._presence.restore_away(each.device, seen_at)
 
     def drop_shard(self, number: int) -> None:
-        """Keep nothing of the devices of a shard."""
+        """Forget the devices of a shard."""
         for device in {*self._devices, *self._presence.known()}:
             if shard_of(device, self._spec.shards) == number:
                 self._presence.forget(device)
@@ -63,15 +64,15 @@ class DeviceRegister:
                 self.answer_times.forget(device)
 
     def sent(self, device: str, correlation: Correlation) -> None:
-        """Note that a try goes to a device; a later one, that the earlier got no answer."""
+        """Note a try; after the first it shows that the earlier one got no answer."""
         self._devices.add(device)
         self._presence.expect(device, self.listening.now())
         if correlation.tries > 1:
             self._presence.silent(device)
 
     def seen(self, device: str) -> tuple[bool, bool]:
-        """Note a sign of life. Return whether the device is known, and whether what was held for it may go
-        now: it was away, or an earlier dispatcher may have held it."""
+        """Note a sign of life. Return whether the device is known, and whether its held commands may go: it
+        was away, or an earlier dispatcher may have held them."""
         if device not in self._devices:
             self._note_unknown_device(device)
             return False, False
@@ -80,15 +81,15 @@ class DeviceRegister:
         return True, was_away or is_new
 
     def mark_away(self, device: str) -> None:
-        """Note the broker's word that the device isn't there."""
+        """Note that the broker has no receiver for a device."""
         self._presence.mark_away(device)
 
     def mark_refused(self, device: str) -> None:
-        """Note that the broker refused the last command for the device: its silence says nothing."""
+        """Note that the broker refused the last command for a device."""
         self._presence.mark_refused(device)
 
     def settle(self) -> None:
-        """Find the devices that have been silent for too long."""
+        """Mark devices as away that have been silent for too long."""
         self._presence.settle(self.listening.now())
 
     def news(self, now: float) -> dict[str, float | None]:
@@ -108,14 +109,14 @@ class DeviceRegister:
         self._counts.unknown_devices += 1
         if self._counts.unknown_devices == 1:
             self._log.warning(
-                "a device speaks that never had a command, and perhaps others; it is not listened to",
+                "unknown device ignored",
                 outbox=self._spec.name,
                 device=device,
             )
 
 
 class AnswerTimes:
-    """The times that devices take to answer. One that answers late, but does, is waited for longer."""
+    """The answer times of devices. A device that answers late is waited for longer."""
 
     def __init__(self, outbox: str, patience: Patience, clock: Clock, log: Any) -> None:
         self._outbox = outbox
@@ -127,8 +128,7 @@ class AnswerTimes:
         self._slow: dict[str, float] = {}
 
     def slow(self) -> Mapping[str, float]:
-        """Return the seconds that answers have taken, of devices that answer later than they would be waited
-        for."""
+        """Return the answer times, in seconds, of devices that answer later than they would be waited for."""
         return dict(self._slow)
 
     def sent(self, correlation: Correlation, monotonic: float) -> None:
@@ -138,26 +138,26 @@ class AnswerTimes:
             del self._sent_at[next(iter(self._sent_at))]
 
     def answered(self, device: str, correlation: Correlation, *, was_away: bool) -> None:
-        """Note the answer to a try; that of a device that was away says nothing of how quick it is."""
+        """Note the answer to a try, unless the device was away."""
         sent_at = self._sent_at.pop(correlation, None)
         if sent_at is not None and not was_away:
             self._note(device, self._clock.monotonic() - sent_at)
 
     def forget(self, device: str) -> None:
-        """Keep nothing of a device."""
+        """Forget a device."""
         self._slow.pop(device, None)
 
     def _note(self, device: str, took_s: float) -> None:
         waited_s = self._patience.interval_s(1, 0.0)
         before_s = self._slow.pop(device, 0.0) * SLOW_DECAY
-        # An answer that was on its way for many minutes must not be remembered for as many answers.
+        # One answer that took many minutes must not count for many answers.
         slow_s = max(min(took_s, self._patience.slowest_s), before_s)
         if slow_s <= waited_s:
             return
         self._slow[device] = slow_s
         if took_s > waited_s and self._logged.first(int(math.log2(took_s))):
             self._log.warning(
-                "devices answer later than they are waited for",
+                "late answers detected",
                 outbox=self._outbox,
                 device=device,
                 after_s=round(took_s, 1),

@@ -1,4 +1,4 @@
-"""Sends the tries that a turn has marked as published."""
+"""Sends the tries that a turn marked as published."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Sender:
         self._marked: tuple[list[Sending], float] | None = None
 
     def mark(self, result: TurnResult, began_at: float) -> None:
-        """Have the tries of a turn sent that began at this monotonic time."""
+        """Keep the tries of a turn that began at this monotonic time."""
         self._marked = result.sendings, began_at
 
     def forget(self) -> None:
-        """Send nothing that is marked: the next owner sends it again."""
+        """Drop the marked tries; the next owner sends them again."""
         self._marked = None
 
     def send_marked(self) -> None:
-        """Send what the last turn has marked. A try that is late by now would come too soon before it is sent
-        again, and so isn't sent."""
+        """Send the tries of the last turn. A late one isn't sent, because its repetition would follow too
+        soon."""
         if self._marked is None:
             return
         (sendings, began_at), self._marked = self._marked, None
@@ -82,6 +82,5 @@ class Sender:
 
 
 def storable_text(text: str) -> str:
-    """Return a text that every database keeps: a dialect's may hold anything of a message, such as half of a
-    character, or NUL."""
+    """Return a text that every database keeps. A dialect's error may have half of a character or NUL."""
     return text.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

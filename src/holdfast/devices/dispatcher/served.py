@@ -1,4 +1,4 @@
-"""The shards that a dispatcher serves: each has a connection, and goes once no turn names it."""
+"""The shards that a dispatcher serves, each with a connection to its broker."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from holdfast.devices.dispatcher.listener import Listener
 from holdfast.devices.dispatcher.shard import ServedShard
 from holdfast.devices.dispatcher.shared import Shared
 from holdfast.devices.ports.device import Connect
-from holdfast.devices.ports.outbox import OutboxStore
+from holdfast.devices.ports.outbox import OutboxStore, fenced
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
 from holdfast.extend.products import Host
 
 LAST_TURN_S = 5.0
-"""Seconds that a shard that goes waits at most for a turn that writes what its devices have said."""
+"""Seconds for which a shard that is given up waits for a turn that writes its devices' answers, at most."""
 
 
 class ServedShards:
@@ -25,7 +25,7 @@ class ServedShards:
 
     Args:
         on_first: called with the epoch of shard 0 while this node serves it, else with None.
-        on_lost: called with a shard that turned out to be another's.
+        on_lost: called with a shard that another node owns.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class ServedShards:
         self._on_first = on_first
         self._on_lost = on_lost
         self._closing: dict[int, asyncio.Task[Any] | None] = {}
-        self.listener = Listener(shared, on_connection=self._note_connections, on_taken=self.give_up)
+        self.listener = Listener(shared, on_connection=self._note_connections, on_taken_over=self.give_up)
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """The reason why commands are not sent, in words for people."""
+        """The reasons why commands are not sent, in words."""
         away = Counter(shard.away for shard in self._shards.values() if shard.away)
         return tuple(
             f"{count} of the {len(self._shards)} shards of the outbox {self._spec.name!r} here have no"
@@ -98,32 +98,33 @@ class ServedShards:
             await closing
 
     def give_up(self, number: int) -> None:
-        """Let go of a shard that is another's, or may be. Its connection ends at once: what devices say from
-        now on is kept by the broker, for the next owner."""
+        """Give up a shard that another node owns, or may own. Its connection ends at once, so that the broker
+        keeps later answers for the next owner."""
         if number in self._shards:
             self._drop(number)
             self._on_lost(number)
 
     def doubt(self, numbers: Iterable[int]) -> None:
-        """Have shards opened again before the next turn: one of unknown outcome may still happen."""
+        """Have shards opened again before the next turn, because a turn of unknown outcome may still
+        happen."""
         for number in numbers:
             if number in self._shards:
                 self._shards[number].in_doubt = True
 
     async def reopen_doubted(self) -> None:
-        """Open shards in doubt again: their new epochs refuse a turn that may still happen. Raises
+        """Open shards in doubt again: their new epochs fence a turn that may still happen. Raises
         HoldfastError if the store can't."""
         in_doubt = [shard for shard in self._shards.values() if shard.in_doubt]
-        standing = await self._store.epochs(self._spec.name) if in_doubt else {}
+        epochs = await self._store.epochs(self._spec.name) if in_doubt else {}
         for shard in in_doubt:
             number, expect = shard.number, shard.epoch
             try:
-                if standing.get(number) != expect:
-                    raise Fenced(f"epoch {standing.get(number)} stands", standing.get(number, 0))
+                if epochs.get(number) != expect:
+                    raise fenced(self._spec.name, number, epochs.get(number, 0))
                 async with shard.opening:
                     shard.epoch = await self._store.open(self._spec.name, number, expect, shard.member)
             except Fenced as error:
-                self._log.warning("gives up a shard", outbox=self._spec.name, shard=number, error=str(error))
+                self._log.warning("shard given up", outbox=self._spec.name, shard=number, error=str(error))
                 self.give_up(number)
             else:
                 shard.in_doubt = False
@@ -136,12 +137,12 @@ class ServedShards:
         return [shard.number for shard in self._shards.values() if shard.is_sendable(monotonic, late_s)]
 
     def send_waits_s(self, monotonic: float) -> list[float]:
-        """Return the seconds until connected shards send again, where they don't yet."""
+        """Return the seconds until connected shards send again, of those that don't yet."""
         waits_s = [shard.sends_from - monotonic for shard in self._shards.values() if shard.connected]
         return [wait_s for wait_s in waits_s if wait_s > 0]
 
     async def _is_ours(self, shard: ServedShard) -> bool:
-        """Return whether the epoch of a shard stands. Raises Unavailable if the store can't say."""
+        """Return whether the epoch of a shard is current. Raises Unavailable if the store doesn't answer."""
         try:
             async with shard.opening:
                 return (await self._store.epochs(self._spec.name)).get(shard.number) == shard.epoch
@@ -165,7 +166,7 @@ class ServedShards:
         shard.end()
 
     async def _end_connection(self, shard: ServedShard) -> None:
-        """Send and hear nothing more; what was heard by then is taken in."""
+        """Close the connection, and take in the answers that came before."""
         shard.disconnect(shard.away)
         if shard.reading is not None:
             shard.reading.cancel()

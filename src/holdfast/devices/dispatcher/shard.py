@@ -1,4 +1,4 @@
-"""A shard of devices that a node serves, and the tries that its broker has yet to confirm."""
+"""A shard that a node serves, and the tries that its broker hasn't confirmed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from holdfast.extend.tracing import OpenSpan
 
 UNCONFIRMED_S = 60.0
-"""Seconds after which a broker that is there, and says nothing of a command, never will."""
+"""Seconds after which a try counts as never confirmed."""
 
 CONNECTION_LOST = "the connection to the broker ended first"
 NEVER_CONFIRMED = "the broker never confirmed it"
 
 
 class Unconfirmed(NamedTuple):
-    """A try that the broker may not have yet. ``at`` is when the turn that marked it as published began."""
+    """A try that the broker may not have yet. ``at`` is the beginning of the turn that marked it."""
 
     at: float
     sending: Sending
@@ -33,9 +33,9 @@ class ServedShard:
     Attributes:
         epoch: the epoch under which it is open.
         in_doubt: a turn of unknown outcome may still happen under ``epoch``.
-        opening: is held while it is opened again: its new epoch stands before it is known here.
+        opening: held while it is opened again, when its new epoch is current and not known here.
         connected: it has a connection to its broker.
-        away: why it has none, once that is known.
+        away: why it has no connection, if that is known.
         sends_from: the monotonic time from which it sends.
     """
 
@@ -52,33 +52,33 @@ class ServedShard:
         self.away = ""
         self.sends_from = 0.0
         self._unconfirmed: dict[str, Unconfirmed] = {}
-        """The oldest first."""
+        """In order of time."""
         self._lost: list[Sending] = []
-        """Tries that an earlier connection may still bring, until the next one stands."""
+        """Tries that an earlier connection may still deliver, until there is a new one."""
 
     def is_sendable(self, monotonic: float, late_s: float) -> bool:
-        """Return whether it is connected and its line moves: what is on its way isn't sent again."""
+        """Return whether it is connected, and the broker confirms tries in time."""
         moves = all(oldest.at >= monotonic - late_s for oldest in islice(self._unconfirmed.values(), 1))
         return self.connected and self.sends_from <= monotonic and moves
 
     def connect(self) -> bool:
-        """Note that it has a connection; return whether it is the first one."""
+        """Note a connection; return whether it is the first one."""
         is_first = not self._was_connected
         self.connected = self._was_connected = True
         self.away = ""
         return is_first
 
     def disconnect(self, reason: str) -> None:
-        """Note that it has no connection, and why."""
+        """Note the end of the connection, and why it ended."""
         self.connected = False
         self.away = reason
 
     def sent(self, command: str, began_at: float, sending: Sending, span: OpenSpan | None) -> None:
-        """Note a try that the broker has to confirm, under the id of its command."""
+        """Note a try that the broker has to confirm."""
         self._unconfirmed[command] = Unconfirmed(began_at, sending, span)
 
     def confirmed(self, command: str, error: str | None = None) -> Unconfirmed | None:
-        """Take out a try that the broker has, or with ``error`` hasn't; None if it was out already."""
+        """Take out a try that the broker has, or with ``error`` hasn't; None if it was taken out before."""
         if (found := self._unconfirmed.pop(command, None)) is not None and found.span is not None:
             found.span.end(error)
         return found
@@ -90,17 +90,17 @@ class ServedShard:
         return found
 
     def take_lost(self) -> list[Sending]:
-        """Take out the tries that earlier connections may have brought until now."""
+        """Take out the tries that earlier connections may have delivered until now."""
         lost, self._lost = self._lost, []
         return lost
 
     def take_unconfirmed(self, monotonic: float) -> list[Sending]:
-        """Take out the tries that the broker never confirmed: they don't hold up the shard for good."""
+        """Take out tries that the broker never confirmed, so that the shard sends again."""
         old = [name for name, each in self._unconfirmed.items() if monotonic - each.at > UNCONFIRMED_S]
         given_up = [self.confirmed(name, NEVER_CONFIRMED) for name in old]
         return [each.sending for each in given_up if each is not None]
 
     def end(self) -> None:
-        """End what still waits for the broker's word."""
+        """End the spans of unconfirmed tries."""
         for name in list(self._unconfirmed):
             self.confirmed(name, CONNECTION_LOST)

@@ -1,4 +1,4 @@
-"""The state that the parts of a dispatcher share, and the signals between them."""
+"""The state that the parts of a dispatcher share."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from holdfast.extend.products import Host
 
 
 class TurnSignals:
-    """The signals between the turns and what waits for them.
+    """The signals of turns.
 
     Attributes:
-        wake: something has happened that needs a turn.
+        wake: a turn is needed.
         idle: no turn is under way.
-        next_ended: is set once the next turn to begin has ended; then another event takes its place.
+        next_ended: is set when the next turn to begin has ended; then another event takes its place.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class TurnSignals:
 
 
 class Shared:
-    """The state that the parts of one dispatcher share. ``shards`` are those that are served, by number."""
+    """The shared state of one dispatcher's parts. ``shards`` are the served ones, by number."""
 
     def __init__(self, spec: OutboxSpec, store: OutboxStore, host: Host) -> None:
         self.spec = spec

@@ -163,7 +163,7 @@ class Fleet:
             kind, place = type(error).__name__, f"{at.filename}:{at.lineno}"
             if self._once.first((kind, place)):
                 log.error(
-                    "work= of the fleet fails for a device, and perhaps others; such commands get no answer",
+                    "work function failed",
                     device=terminal.device,
                     error=kind,
                     at=place,

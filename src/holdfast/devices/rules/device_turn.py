@@ -107,7 +107,7 @@ class Rollout(msgspec.Struct, frozen=True):
 
     @property
     def over(self) -> bool:
-        """Whether all its commands are closed."""
+        """True if all its commands are closed."""
         return self.done + self.failed >= self.total
 
     def after(self, done: int, failed: int) -> Rollout:

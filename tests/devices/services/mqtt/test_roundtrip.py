@@ -38,7 +38,7 @@ async def test_who_is_connected_is_warned_of_it() -> None:
 
 
 async def logged(logs: list[MutableMapping[str, Any]]) -> bool:
-    return any("Nagle" in line.get("why", "") for line in logs)
+    return any("Nagle" in line.get("fix", "") for line in logs)
 
 
 async def test_a_broker_without_delay_gets_no_advice(mosquitto: MosquittoServer) -> None:

@@ -194,7 +194,7 @@ class MqttDevices:
             return
         self._tell_state(Disconnected(reason, taken_over=taken_over))
         if taken_over:
-            log.warning("another has taken over at the broker", identity=self._identity, reason=reason)
+            log.warning("broker identity taken over", identity=self._identity, reason=reason)
             self._spawn(self._stop())
 
     def taken(self, token: object, code: int) -> None:
@@ -251,7 +251,7 @@ class MqttDevices:
         """An answer that can't be understood is still a sign of life. Anybody may invent devices: those that
         nothing was ever sent to share one line in the log."""
         if self._once.first(device if device in self._watched else ""):
-            log.warning("an odd answer", device=device, why=reason)
+            log.warning("unmatched answer ignored", device=device, error=reason)
         if device not in self._seen:
             self._seen.add(device)
             self._tell(Seen(device))
@@ -271,10 +271,10 @@ class MqttDevices:
         try:
             said = roundtrip.advice(await roundtrip.measure(self.address, self._identity, self._clock))
         except Unavailable as error:
-            log.info("can't measure the broker", identity=self._identity, why=str(error))
+            log.info("cannot measure the broker", identity=self._identity, error=str(error))
             return
         if said:
-            log.warning("the broker is slow", identity=self._identity, why=said)
+            log.warning("slow broker detected", identity=self._identity, fix=said)
 
     def _ended(self, life: asyncio.Task[None]) -> None:
         """A link whose life ended in an error is a bug, which must not pass for silence."""

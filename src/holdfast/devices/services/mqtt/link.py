@@ -217,10 +217,10 @@ class Link:
             failures += 1
             if failures == FAILURES_TO_TELL and not self._closing.is_set():
                 log.error(
-                    "the connection to the broker doesn't last",
+                    "broker connection unstable",
                     client=self.client_id,
-                    reason=self._reason,
-                    hint=UNSTABLE,
+                    error=self._reason,
+                    fix=UNSTABLE,
                 )
             await self._clock.wait(self._closing, self._backoff.delay_s(failures, self._clock.random()))
 
@@ -261,7 +261,7 @@ class Link:
             if not self.connected:
                 wire.abort()
         if not self.connected:
-            log.info("not connected to the broker", client=self.client_id, reason=self._reason)
+            log.info("cannot connect to the broker", client=self.client_id, error=self._reason)
         return self.connected
 
     async def _until_down(self) -> None:
@@ -334,7 +334,7 @@ class Link:
     ) -> None:
         if code.is_failure:
             self._reason = f"{self._address} refuses: {code}"
-            log.error("the broker refuses the connection", client=self.client_id, reason=self._reason)
+            log.error("broker connection refused", client=self.client_id, error=self._reason)
             self._changed.set()
             return
         self._window = min(self._address.window, getattr(properties, "ReceiveMaximum", FOREVER_S))
@@ -380,9 +380,9 @@ class Link:
                 self._pump()
         elif code >= REFUSED:
             log.warning(
-                "the broker refuses a word at the status topic",
+                "status message refused",
                 client=self.client_id,
-                reason=f"{code:#x}",
+                error=f"{code:#x}",
                 fix=f"let this user write {self._status}",
             )
 
@@ -391,11 +391,11 @@ class Link:
     ) -> None:
         if refused := [str(code) for code in codes if code.is_failure]:
             log.error(
-                "the broker refuses a subscription",
+                "subscription refused",
                 client=self.client_id,
-                reason=refused[0],
+                error=refused[0],
                 count=len(refused),
-                hint="let this user read the topics of answers and heartbeats",
+                fix="let this user read the topics of answers and heartbeats",
             )
         self._asked.discard(mid)
         self._settle()
