@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import HandlerFailed, SlotDied
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import Attempt, MessageWork, Progress, RunResult, SlotCall, Tried
+from holdfast.ports.slots import Attempt, AttemptReport, MessageWork, Progress, RunResult, SlotCall
 from holdfast.slots import wire
 from holdfast.slots.child import ChildHost, NodeConnection
 from holdfast.slots.launcher import ForkServer
@@ -137,7 +137,7 @@ async def test_what_is_said_of_a_call_is_its_own(rig: StreamRig, monkeypatch: py
     assert (a.advanced_at, a.note, a.loading, b.loading) == (advanced_at, "", "", "people")
     await rig.slot.ended("died of SIGKILL")
     deaths = await asyncio.gather(*runs, return_exceptions=True)
-    assert [death.detail for death in deaths if isinstance(death, SlotDied)] == ["", "it last said: half\n"]
+    assert [death.detail for death in deaths if isinstance(death, SlotDied)] == ["", "its last note: half\n"]
 
 
 async def test_a_large_answer_that_comes_in_pieces_is_progress_of_its_call(rig: StreamRig) -> None:
@@ -178,14 +178,14 @@ class Talkative:
         self._host = host
 
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
-        self._host.tell_models(stream, key, "people", [])
+        self._host.report_models(stream, key, "people", [])
         self._host.progress(stream, "another", "not at work")
         self._host.progress(stream, key, "half")
         raise HandlerFailed("no licence")
 
 
 def test_a_child_names_the_call_in_all_that_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.slots.child.TELL_EVERY_S", 0.0)
+    monkeypatch.setattr("holdfast.slots.child.PROGRESS_EVERY_S", 0.0)
     line = Written()
     host = ChildHost(cast("NodeConnection", line))
     host.answer(cast("Any", Talkative(host)), 7, wire.OpenStream("s", "k", None, 0))
@@ -222,13 +222,13 @@ async def test_an_attempt_ends_by_its_number_in_any_order(stacks: int) -> None:
         rig.slot.offer(number, Attempt("t", "echo", b"", memory_mb=memory_mb))
     rig.say(wire.Advanced(Progress(0.5)), 2)
     rig.say(wire.LogLine("info", "half", {}), 2)
-    rig.say(wire.AttemptEnded(Tried(b"2")), 2)
-    rig.say(wire.AttemptEnded(Tried(b"2, again")), 2)
-    rig.say(wire.AttemptEnded(Tried(b"nobody's")), 99)
+    rig.say(wire.AttemptEnded(AttemptReport(b"2")), 2)
+    rig.say(wire.AttemptEnded(AttemptReport(b"2, again")), 2)
+    rig.say(wire.AttemptEnded(AttemptReport(b"nobody's")), 99)
     assert rig.slot.memory_mb == 100, "that of the attempt at work"
-    rig.say(wire.AttemptEnded(Tried(b"1")), 1)
+    rig.say(wire.AttemptEnded(AttemptReport(b"1")), 1)
     assert rig.listener.order == [2, 1]
-    assert {number: tried.result for number, tried in rig.listener.tried.items()} == {1: b"1", 2: b"2"}
+    assert {number: report.result for number, report in rig.listener.reports.items()} == {1: b"1", 2: b"2"}
     assert rig.listener.progress == [(2, Progress(0.5))]
     assert rig.listener.lines == [(2, "info", "half", {})]
     assert rig.slot.memory_mb == 0
@@ -238,7 +238,7 @@ async def test_an_attempt_ends_by_its_number_in_any_order(stacks: int) -> None:
 def test_what_an_ended_attempt_left_behind_keeps_no_other_alive() -> None:
     line = Written()
     host = TaskChildHost(cast("NodeConnection", line))
-    host.at_hand = 2
+    host.current = 2
     for _ in range(1000):  # more than may be told in a second
         host.progress(1, Progress(0.1))
     host.progress(2, Progress(0.9))

@@ -23,7 +23,7 @@ signal.pause()
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is shared")
 def test_memory_shared_by_processes_counts_once(kernel_tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel_tells:
-        monkeypatch.setattr(descendants, "KERNEL_TELLS", kernel_tells)
+        monkeypatch.setattr(descendants, "LISTS_CHILDREN", kernel_tells)
     clan = subprocess.Popen([sys.executable, "-c", CLAN], stdout=subprocess.PIPE, start_new_session=True)
     try:
         assert clan.stdout

@@ -57,7 +57,7 @@ async def test_a_flood_holds_who_prints_it_up_for_no_time_and_all_of_it_is_count
     whole = line * (FLOOD_BYTES // len(line))
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.to_thread(pipe.write, whole)
-    while pipe.output.owes:
+    while pipe.output.pending:
         pipe.output.flush()
     ends = pipe.dropped_lines + (len(pipe.lines) if line.endswith(b"\n") else 0)
     assert ends == whole.count(b"\n")
@@ -71,7 +71,7 @@ async def test_lines_are_said_as_they_come_and_the_last_one_without_its_end(pipe
         pipe.write(piece)
     pipe.output.flush()
     assert pipe.lines == ["one", "two", "", "four \\xff", "five"]
-    assert not pipe.output.owes
+    assert not pipe.output.pending
 
 
 async def test_a_line_that_is_too_long_is_cut_into_several(pipe: Pipe) -> None:

@@ -238,7 +238,7 @@ async def test_the_last_note_is_told_of_the_dead(
     await slot.kill("test")
     with pytest.raises(SlotDied) as death:
         await call
-    assert death.value.detail.startswith("it last said: step \N{SNOWMAN}\n")
+    assert death.value.detail.startswith("its last note: step \N{SNOWMAN}\n")
 
 
 @pytest.mark.slow
@@ -334,7 +334,7 @@ async def test_a_slot_that_cannot_be_forked_ends_no_other(
     working = [await opened(slots) for _ in range(2)]
     with pytest.raises(SlotDied, match="slot-3 exited with code"):
         await slots.spawn()
-    assert "slot-3 can't be forked: [Errno 11] no more processes" in capfd.readouterr().err
+    assert "cannot fork slot slot-3: [Errno 11] no more processes" in capfd.readouterr().err
     assert [(await run(slot)).error for slot in working] == ["", ""]
 
 
@@ -380,14 +380,14 @@ async def test_a_slot_that_is_given_up_just_as_its_maker_is_lost(
     pid, server_pid = await told(fifo)
     server = slots.server
     assert server is not None
-    really_heard = server.heard
+    take_event = server.on_event
 
-    def heard(event: wire.Event | None) -> None:
-        really_heard(event)
+    def on_event(event: wire.Event | None) -> None:
+        take_event(event)
         if event is None:
             spawning.cancel()
 
-    monkeypatch.setattr(server, "heard", heard)
+    monkeypatch.setattr(server, "on_event", on_event)
     os.kill(server_pid, signal.SIGKILL)
     with pytest.raises(asyncio.CancelledError):
         await spawning

@@ -54,18 +54,18 @@ def test_who_can_not_tell_its_stacks_still_hears_of_a_cancel(
 ) -> None:
     node, line, worker = pair[0], NodeConnection(pair[1]), Worker()
     host = TaskChildHost(line)
-    host.at_hand = ATTEMPT
+    host.current = ATTEMPT
     child = TaskChild(line, pair[1], host, cast("TaskWorker", worker), 0)
     listening = threading.Thread(target=child.listen, daemon=True)
     listening.start()
-    node.sendall(wire.frame(wire.LookAtAttempt(), ATTEMPT))
+    node.sendall(wire.frame(wire.StacksRequest(), ATTEMPT))
     splitter = wire.Splitter()
     frames: list[tuple[int, bytes]] = []
     while not frames:
         frames = splitter.feed(node.recv(4096))
     ((number, payload),) = frames
     told = msgspec.msgpack.decode(payload, type=wire.AttemptStacks)
-    assert (number, told.text) == (ATTEMPT, "the stacks can't be told: the set has changed")
+    assert (number, told.text) == (ATTEMPT, "the stacks can't be read: the set has changed")
     node.sendall(wire.frame(wire.CancelAttempt("enough"), ATTEMPT))
     assert worker.cancelled.wait(PATIENCE_S)
     node.shutdown(socket.SHUT_WR)

@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import SlotDied, Unavailable
 from holdfast.ports.slots import Attempt
 from holdfast.slots import lifeline
-from holdfast.slots.task_slots import TaskSlotSettings, Tray, task_slots
+from holdfast.slots.task_slots import PrefetchBuffer, TaskSlotSettings, task_slots
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance.slots import RecordingListener
 
@@ -57,10 +57,10 @@ async def test_a_slot_that_can_not_be_made_leaves_nothing_open(monkeypatch: pyte
     slot = await slots.spawn(listener)
     before = open_files()
 
-    def no_file(self: Tray) -> None:
+    def no_file(self: PrefetchBuffer) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(Tray, "__init__", no_file)
+    monkeypatch.setattr(PrefetchBuffer, "__init__", no_file)
     with pytest.raises(Unavailable):
         await slots.spawn(listener)
     assert open_files() == before

@@ -111,7 +111,7 @@ async def loaded(rig: Rig, handle: SlotHandle, *models: str) -> None:
     rig.deeds["loads"] = lambda host: settle_down()
     slot = await rig.run(handle, "loads")
     assert isinstance(slot, MemorySlot)
-    slot.tell_models("s", "loads", "", models)
+    slot.report_models("s", "loads", "", models)
 
 
 async def test_a_stream_goes_to_a_seat_that_has_its_models(rig: Rig) -> None:
@@ -157,10 +157,10 @@ async def test_a_seat_says_what_its_slot_is_busy_with(rig: Rig, clock: Clock) ->
 
 async def test_a_load_has_a_timeout_of_its_own(rig: Rig, clock: Clock) -> None:
     async def load_then_work(host: SlotHost) -> None:
-        host.tell_models("s", "loads", "people", [])
+        host.report_models("s", "loads", "people", [])
         await clock.sleep(10 * TIMEOUT_S)
         assert rig.pool.loading == {"people": 1}
-        host.tell_models("s", "loads", "", ["people"])
+        host.report_models("s", "loads", "", ["people"])
         await clock.sleep(0.9 * TIMEOUT_S)
 
     rig.deeds["loads"] = load_then_work
@@ -171,9 +171,9 @@ async def test_a_load_has_a_timeout_of_its_own(rig: Rig, clock: Clock) -> None:
 
 async def test_after_a_load_the_handler_has_its_own_time(rig: Rig, clock: Clock) -> None:
     async def load_then_hang(host: SlotHost) -> None:
-        host.tell_models("s", "hangs", "people", [])
+        host.report_models("s", "hangs", "people", [])
         await clock.sleep(10 * TIMEOUT_S)
-        host.tell_models("s", "hangs", "", ["people"])
+        host.report_models("s", "hangs", "", ["people"])
         await wait_for_ever()
 
     rig.deeds["hangs"] = load_then_hang
@@ -185,7 +185,7 @@ async def test_after_a_load_the_handler_has_its_own_time(rig: Rig, clock: Clock)
 
 async def test_a_load_that_does_not_end_is_killed_and_named(clock: Clock, tasks: Tasks) -> None:
     async def load(host: SlotHost) -> None:
-        host.tell_models("s", "loads", "people", [])
+        host.report_models("s", "loads", "people", [])
         await wait_for_ever()
 
     rig = Rig(clock, tasks, limits_with(slots=1, spare_slots=0, model_timeout_s=40.0))

@@ -47,7 +47,7 @@ class FakeHost:
     def failed(self, error: BaseException) -> None:
         self.errors.append(error)
 
-    def tell_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
+    def report_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
         self.told.append((loading, list(loaded)))
 
 

@@ -292,10 +292,10 @@ async def test_a_slot_of_which_the_node_can_not_handle_what_it_says_is_dead(
         raise KeyError("no such line")
 
     with monkeypatch.context() as patched:
-        patched.setattr(TaskSlots, "said", fail)
+        patched.setattr(TaskSlots, "on_log", fail)
         ended = await asyncio.wait_for(yard.begin("log_and_stay"), PATIENCE_S)
     assert (ended.how, ended.begun) == (How.DIED, True)
-    assert ended.error == "its slot was killed: it said what can't be handled: KeyError('no such line')"
+    assert ended.error == "its slot was killed: its message can't be handled: KeyError('no such line')"
     assert (await yard.run("noop")).how is How.RETURNED
 
 
@@ -303,7 +303,7 @@ async def test_a_flood_is_cut_short_and_holds_nobody_up(yard: Yard) -> None:
     flooding = asyncio.ensure_future(yard.run("flood", {"lines": 3000}))
     await asyncio.gather(*(yard.run("noop") for _ in range(20)))
     assert (await flooding).how is How.RETURNED
-    await until(lambda: bool(yard.log.said("lines were dropped: too many")))
+    await until(lambda: bool(yard.log.said("output lines dropped")))
     assert len(yard.log.lines) < 3000
 
 
@@ -339,7 +339,7 @@ async def test_what_a_task_changes_of_its_process_is_put_back_and_the_task_is_na
     assert spoilt.result != before.result
     assert (await yard.run("process")).result == before.result, "in the same process"
     await yard.run("spoil", {"what": what})
-    (told,) = yard.log.said("a task changed the process that it shares with others; that is put back")
+    (told,) = yard.log.said("process state changed by a task")
     assert (told["task_type"], told["task_id"], told["changed"]) == ("spoil", "task-2", what)
 
 
@@ -349,7 +349,7 @@ async def test_a_slot_that_runs_out_of_descriptors_is_replaced_and_the_task_is_n
     assert spoilt.how is How.RETURNED
     after = await yard.run("process")
     assert json.loads(after.result)[0] != json.loads(spoilt.result)[0], "in another process"
-    (told,) = yard.log.said("a task spoilt the process that it shares with others")
+    (told,) = yard.log.said("process spoilt by a task")
     assert (told["level"], told["task_type"], told["task_id"]) == ("error", "spoil", "task-1")
     assert told["lost"] == "descriptors: too many are open"
 

@@ -13,7 +13,7 @@ from holdfast import App
 from holdfast.cluster.lifecycle import Tasks
 from holdfast.common.acts import Send
 from holdfast.errors import ConfigError, HoldfastError, SlotDied
-from holdfast.ports.slots import Attempt, Listener, Progress, Tried
+from holdfast.ports.slots import Attempt, AttemptReport, Listener, Progress
 from holdfast.rules.tasks.attempt import How
 from holdfast.rules.tasks.task import Task
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
@@ -294,11 +294,11 @@ async def test_what_is_told_of_an_attempt_is_its_own(make: MakeRig) -> None:
     runs = [rig.run(task_id, body={"for_s": 0.001}) for task_id in ("first", "second")]
     (slot,) = rig.maker.slots
     first, second = rig.at("first"), rig.at("second")
-    rig.pool.advanced(slot, second.number, Progress(0.5, "half"))
+    rig.pool.on_progress(slot, second.number, Progress(0.5, "half"))
     assert (first.progress, second.progress) == (Progress(), Progress(0.5, "half"))
     assert second.begun_at == rig.clock.monotonic(), "what advances has begun"
     for number in (99, second.number, second.number):
-        rig.pool.told(slot, number, Tried(b"2"))
+        rig.pool.on_ended(slot, number, AttemptReport(b"2"))
     assert [run.done() for run in runs] == [False, True]
     assert [rig.at(task_id) for task_id in rig.pool.running] == [first]
     assert rig.log.events.count(("warning", "a slot ended an attempt that it does not have")) == 2
@@ -309,7 +309,7 @@ def test_what_an_attempt_over_its_time_sent_is_dropped() -> None:
     sends = (Send("alerts", "", b"1"),)
     loop = asyncio.new_event_loop()
     run = Running(1, Attempt("t", "quick", b""), 0.0, loop.create_future(), None)
-    assert outcome(run, Tried(b"1", sends=sends)).sends == sends
+    assert outcome(run, AttemptReport(b"1", sends=sends)).sends == sends
     run.fate = How.TIMED_OUT
-    assert outcome(run, Tried(b"1", sends=sends)).sends == ()
+    assert outcome(run, AttemptReport(b"1", sends=sends)).sends == ()
     loop.close()

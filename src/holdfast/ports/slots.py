@@ -1,8 +1,8 @@
 """Slots: the processes that run handlers. Streams stay in their slot; tasks run in any.
 
-A slot for streams answers calls. A slot for tasks has a *tray* of attempts that wait for it. The kernel, or
-what stands for it, arbitrates: what lies in the tray is either taken by the process or withdrawn by the
-node, never both, whatever the process hangs in.
+A slot for streams answers calls. A slot for tasks has a *prefetch buffer* of attempts that wait for it. The
+kernel, or its substitute, arbitrates: either the process takes an attempt from the buffer or the node
+withdraws it, never both, even if the process hangs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """The end of a process: the reason, the stacks that the process dumped as it ended, if any, and the
-    attempts that it left untouched in its tray."""
+    """The end of a process: the reason, the stacks that it dumped, and the numbers of the attempts that it
+    left in its prefetch buffer."""
 
     reason: str
     stacks: str = ""
@@ -41,7 +41,7 @@ class Slot(Protocol):
         ("" if none)."""
 
     async def exited(self) -> Exit:
-        """Return when the process is gone. Whatever it told before has been told by then."""
+        """Wait until the process has ended, and its last messages are taken."""
 
 
 class SlotMaker(Protocol):
@@ -129,7 +129,7 @@ class SlotHost(Protocol):
     def failed(self, error: BaseException) -> None:
         """User code raised."""
 
-    def tell_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
+    def report_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
         """The model that a key's call is loading ("" for none), and the declared ones that are loaded."""
 
 
@@ -357,7 +357,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     numbers: dict[str, float] = {}
 
 
-class Tried(msgspec.Struct, frozen=True, array_like=True):
+class AttemptReport(msgspec.Struct, frozen=True, array_like=True):
     """The result of an attempt whose process didn't die.
 
     ``result`` is JSON (empty: none). Otherwise ``error`` and ``detail`` (a traceback) say what was raised;
@@ -410,7 +410,7 @@ class TaskWorker(Protocol):
     ``attempt`` suspends only where a loop runs already; else it can be stepped with ``drive``.
     """
 
-    async def attempt(self, number: int, attempt: Attempt) -> Tried:
+    async def attempt(self, number: int, attempt: Attempt) -> AttemptReport:
         """Run the handler. The host is told of what it does by its number. Never raises for what it does."""
 
     def cancel(self, reason: str) -> None:
@@ -425,28 +425,28 @@ class TaskWorker(Protocol):
 
 
 class Listener(Protocol):
-    """Is told of what happens in slots."""
+    """Gets the events of slots for tasks."""
 
-    def told(self, slot: TaskSlot, number: int, tried: Tried) -> None:
-        """An attempt in the slot has ended; where it was at work, the next one in the tray begins."""
+    def on_ended(self, slot: TaskSlot, number: int, report: AttemptReport) -> None:
+        """Take the end of an attempt; the next one in the prefetch buffer begins."""
 
-    def advanced(self, slot: TaskSlot, number: int, progress: Progress) -> None:
-        """An attempt advances, and says how far it is."""
+    def on_progress(self, slot: TaskSlot, number: int, progress: Progress) -> None:
+        """Take the progress of an attempt."""
 
-    def said(self, slot: TaskSlot, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
-        """An attempt wrote to the log, or to its standard output (``values`` then says what was dropped)."""
+    def on_log(self, slot: TaskSlot, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
+        """Take a line of an attempt's log or standard output."""
 
 
 class TaskSlot(Slot, Protocol):
-    """A slot for tasks. It runs one attempt of its tray after another, and can be stopped in the midst of
+    """A slot for tasks. It runs one attempt of its prefetch buffer after another, and can be stopped during
     one."""
 
     def offer(self, number: int, attempt: Attempt) -> bool:
-        """Put an attempt in the tray, under a number of the caller's; False if there is no room for it, or
-        the slot is dead."""
+        """Add an attempt to the prefetch buffer, under the caller's number; return False if there is no room,
+        or the slot is dead."""
 
     def withdraw(self) -> list[int]:
-        """Take back all that lies in the tray, in order."""
+        """Remove all attempts from the prefetch buffer, and return their numbers in order."""
 
     def cancel(self, number: int, reason: str) -> None:
         """Tell an attempt to end, by raising in its handler and running its terminate hooks. Does nothing for
@@ -459,10 +459,10 @@ class TaskSlot(Slot, Protocol):
     async def dump(self) -> str:
         """Return the stacks of its threads, "" if it doesn't tell in a tenth of a second."""
 
-    async def look(self, number: int) -> str | None:
-        """Return where an attempt is, thread by thread: files, lines and functions; "" for one that isn't at
-        hand, None if the process doesn't answer in a second: its handler holds the interpreter, or it stands
-        still. The handler isn't interrupted."""
+    async def stacks_of(self, number: int) -> str | None:
+        """Return the stacks of an attempt, thread by thread, without interrupting it; "" if it isn't running,
+        None if the process doesn't answer in a second: its handler holds the interpreter, or it is
+        suspended."""
 
     def terminate(self) -> None:
         """Ask the process's descendants to end, as SIGTERM does."""

@@ -1,4 +1,4 @@
-"""The life of a slot's process: calls in, answers out, until the node hangs up."""
+"""A slot's process for streams: it answers calls until the node closes the connection."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from holdfast.slots.traced import provide_spans
 from holdfast.system.process_memory import Resident
 
 DUMP_SIGNAL = signal.SIGUSR2
-"""Makes a slot write the stacks of all its threads and die."""
+"""The signal on which a slot writes the stacks of all its threads, and dies."""
 
-TELL_EVERY_S = 0.05
+PROGRESS_EVERY_S = 0.05
 READ_BYTES = 1 << 18
 
-# Not strict, for numbers too large for MessagePack come as texts.
+# Not strict: numbers too large for MessagePack come as texts.
 _decode = msgspec.msgpack.Decoder(wire.Request, strict=False).decode
 
 
@@ -41,48 +41,48 @@ class NodeConnection:
         self._sending = threading.Lock()
 
     def send(self, message: msgspec.Struct, call: int = 0) -> None:
-        """Say something to the node, about that call."""
+        """Send a message about a call to the node."""
         data = wire.frame(message, call)
         with self._sending:
             self.peer.sendall(data)
 
 
 def set_up(line: NodeConnection, stacks: int, start: wire.SlotSetup) -> None:
-    """Set up the process of a slot, before anything else. Stacks go to the descriptor ``stacks``, on a fatal
-    signal or on demand."""
+    """Set up the process of a slot. On a fatal signal or on demand, it writes its stacks to the descriptor
+    ``stacks``."""
     lifeline.defer_signals()
     lifeline.limit_memory(start.memory_bytes)
     lifeline.end_with(line.peer)
     if start.show_locals:
         show_locals()
     faulthandler.enable(stacks)
-    # Chained to the default action, the death of the process is the sign that the dump is complete.
+    # Chained to the default action: when the process is dead, the dump is complete.
     faulthandler.register(DUMP_SIGNAL, stacks, chain=True)
 
 
 def make_worker(line: NodeConnection, start: wire.SlotSetup, host: object) -> Any:
-    """The worker for a host; None if it can't be made, which the node is told. It hears when one is ready."""
+    """Return the worker for a host, or None if it can't be made; report either to the node."""
     try:
         module, _, name = start.factory.partition(":")
         worker = getattr(importlib.import_module(module), name)(host, *start.args)
     except ConfigError as error:
         line.send(wire.SlotReady(os.getpid(), str(error)))
         return None
-    except BaseException:  # noqa: BLE001 - whatever an import does, the node must hear of it
+    except BaseException:  # noqa: BLE001 - an import may raise anything, and the node must get it
         line.send(wire.SlotReady(os.getpid(), traceback.format_exc()))
         return None
     line.send(wire.SlotReady(os.getpid()))
     return worker
 
 
-class CallAtWork:
-    """A call that a slot works at: its number, and when its progress was last told."""
+class RunningCall:
+    """A call that a slot runs, and the monotonic time of its last progress message."""
 
-    __slots__ = ("number", "told_at")
+    __slots__ = ("number", "reported_at")
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.told_at = time.monotonic()
+        self.reported_at = time.monotonic()
 
 
 class ChildHost:
@@ -91,17 +91,17 @@ class ChildHost:
     def __init__(self, line: NodeConnection) -> None:
         self._line = line
         self._pid = os.getpid()
-        self._at_work: dict[tuple[str, str], CallAtWork] = {}
+        self._running: dict[tuple[str, str], RunningCall] = {}
         self._provides_spans = False
 
     def answer(self, worker: SlotWorker, call: int, request: wire.Request) -> None:
-        """Have the worker do what a call asks for, and answer it."""
+        """Have the worker serve a call, and send its answer."""
         lane = request.stream, request.key
-        self._at_work[lane] = CallAtWork(call)
+        self._running[lane] = RunningCall(call)
         answer = _answer(worker, request)
         if os.getpid() != self._pid:
-            os._exit(0)  # a fork that a handler let return: there is one slot, and it is not this
-        del self._at_work[lane]
+            os._exit(0)  # a handler forked, and the child returned here: it is not the slot
+        del self._running[lane]
         self._line.send(answer, call)
 
     def now(self) -> float:
@@ -111,12 +111,12 @@ class ChildHost:
         return time.time()
 
     def progress(self, stream: str, key: str, note: str = "") -> None:
-        call = self._at_work.get((stream, key))
+        call = self._running.get((stream, key))
         if call is None:
-            return  # what a handler left behind in a thread goes on without a call
+            return  # a thread that a handler left behind has no call
         now = time.monotonic()
-        if now - call.told_at >= TELL_EVERY_S:
-            call.told_at = now
+        if now - call.reported_at >= PROGRESS_EVERY_S:
+            call.reported_at = now
             self._line.send(wire.Noted(note.encode("utf-8", "replace").decode()), call.number)
 
     async def begin(self, stream: str, key: str, work: MessageWork) -> None:
@@ -128,13 +128,13 @@ class ChildHost:
     def failed(self, error: BaseException) -> None:
         pass
 
-    def tell_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
-        call = self._at_work.get((stream, key))
+    def report_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
+        call = self._running.get((stream, key))
         self._line.send(wire.SlotModels(loading, list(loaded)), call.number if call is not None else 0)
 
 
 def main(fds: Sequence[int], start: wire.SlotSetup) -> int:
-    """Answer the calls that come from the node until it hangs up; returns the exit code."""
+    """Answer the node's calls until it closes the connection; return the exit code."""
     line = NodeConnection(socket.socket(fileno=fds[0]))
     set_up(line, fds[1], start)
     host = ChildHost(line)
@@ -144,7 +144,7 @@ def main(fds: Sequence[int], start: wire.SlotSetup) -> int:
     splitter, resident = wire.Splitter(), Resident()
     while data := line.peer.recv(READ_BYTES):
         frames = splitter.feed(data)
-        while frames:  # none is held on to while the next one is waited for
+        while frames:  # keeps none while it waits for the next one
             _serve(host, worker, frames)
             resident.settle()
     drive(worker.stop())
@@ -164,11 +164,8 @@ def _answer(worker: SlotWorker, request: wire.Request) -> wire.Answer:
             return wire.RunDone(
                 drive(worker.run(request.stream, request.key, request.work, request.limit, request.after_s))
             )
-        case wire.QueryStream():
-            given = request
-            return wire.QueryDone(
-                drive(worker.query(given.stream, given.key, given.state, given.version, given.request))
-            )
+        case wire.QueryStream(stream, key, state, version, asked):
+            return wire.QueryDone(drive(worker.query(stream, key, state, version, asked)))
         case wire.CloseStream():
             drive(worker.close(request.stream, request.key))
             return wire.Opened()

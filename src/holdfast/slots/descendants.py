@@ -1,4 +1,4 @@
-"""A process with all that it started: who they are, and how much memory they use together."""
+"""A process and its descendants, and the memory that they use together."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import psutil
 
 MIB = 1 << 20
 
-KERNEL_TELLS = Path("/proc/thread-self/children").exists()
-"""Which children a process has; else every process there is must be looked through."""
+LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
+"""Whether the kernel lists the children of a process; else psutil reads all processes."""
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """The processes that live at this moment, the eldest first; none if it is gone."""
+    """Return the living processes, the eldest first; none if it has ended."""
     found: list[psutil.Process] = []
     with contextlib.suppress(psutil.Error):
         eldest = psutil.Process(pid)
         found.append(eldest)
-        if not KERNEL_TELLS:
+        if not LISTS_CHILDREN:
             return [eldest, *eldest.children(recursive=True)]
         for parent in found:
             found += _children(parent.pid)
@@ -27,8 +27,8 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def memory_mb(pid: int, limit_mb: int) -> int:
-    """Return how much memory a process uses with all that it started, in MiB. Above ``limit_mb`` that is
-    exact: a page that several of them share counts once; below it may be told as more."""
+    """Return the memory of a process and its descendants, in MiB. Above ``limit_mb`` the number is exact: a
+    shared page counts once. Below, the number may be too high."""
     members = family(pid)
     used = sum(_resident(member) for member in members)
     if used > limit_mb * MIB:
@@ -38,7 +38,7 @@ def memory_mb(pid: int, limit_mb: int) -> int:
 
 def _children(pid: int) -> list[psutil.Process]:
     children: list[psutil.Process] = []
-    with contextlib.suppress(OSError):  # it, or a thread of it, has ended
+    with contextlib.suppress(OSError):  # the process or a thread has ended
         for thread in Path(f"/proc/{pid}/task").iterdir():
             for child in (thread / "children").read_text(encoding="ascii").split():
                 with contextlib.suppress(psutil.Error):
@@ -54,6 +54,6 @@ def _resident(process: psutil.Process) -> int:
 
 def _proportional(process: psutil.Process) -> int:
     with contextlib.suppress(psutil.Error):
-        told = process.memory_full_info()
-        return int(getattr(told, "pss", told.rss))
+        used = process.memory_full_info()
+        return int(getattr(used, "pss", used.rss))
     return 0

@@ -1,4 +1,4 @@
-"""The node's side of its fork server."""
+"""The fork server, as the node starts and calls it."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ END_TIMEOUT_S = 5.0
 
 
 class ForkServer:
-    """A running fork server. ``heard`` gets its events, and None once, when it has ended. ``environment`` is
-    put into that of its process, and so of the slots."""
+    """A running fork server. ``on_event`` gets its events, and None when it has ended. ``environment`` is
+    added to the environment of its process, and of the slots."""
 
     def __init__(
         self,
         start: wire.SlotSetup,
-        heard: Callable[[wire.Event | None], None],
+        on_event: Callable[[wire.Event | None], None],
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.heard = heard
+        self.on_event = on_event
         self._splitter = wire.Splitter()
         self.unsent: deque[tuple[bytes, list[int]]] = deque()
-        """Frames that a server which is slow to read has no room for, each with its own copies of files."""
+        """Frames that a slow server has no room for, each with its own copies of descriptors."""
         self._loop = asyncio.get_running_loop()
         self._control, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as failing:
             failing.callback(self._control.close)
-            # Its output is the node's log: the node's own standard output is for programs to read.
+            # Its output goes to the node's log: the node's standard output is for programs.
             self.process = subprocess.Popen(  # noqa: S603 - this interpreter, with arguments of our own
                 [sys.executable, "-u", "-c", PROGRAM, str(theirs.fileno()), *sys.path],
                 pass_fds=[theirs.fileno()],
@@ -63,29 +63,29 @@ class ForkServer:
         self._loop.add_reader(self._control, self._read)
 
     def spawn(self, name: str, fds: Sequence[int]) -> None:
-        """Fork a slot that gets copies of ``fds``, as ``wire.Spawn`` has them."""
+        """Fork a slot with copies of ``fds``, see ``wire.Spawn``."""
         self._send(wire.Spawn(name), fds)
 
     def signal(self, name: str, number: signal.Signals, *, group: bool = False) -> None:
-        """Signal a slot, or all of its group. Does nothing for one that has ended."""
+        """Signal a slot, or its whole group, unless it has ended."""
         self._send(wire.Signal(name, number, group))
 
     def lease(self, name: str, seconds: float | None) -> None:
-        """Have a slot killed so many seconds from now, even if this process doesn't run then; None: never."""
+        """Have a slot killed after ``seconds``, even if this process doesn't run then; None for never."""
         self._send(wire.KillAfter(name, seconds))
 
     def abort(self) -> None:
-        """End a server that is stuck in an import; its stack goes to the log."""
+        """End a server that hangs in an import; its stack goes to the log."""
         self.process.send_signal(DUMP_SIGNAL)
 
     async def close(self) -> None:
-        """End the server, and with it every slot that still lives."""
+        """End the server, and every living slot."""
         self._hang_up()
         await self._ended()
 
     def _send(self, message: msgspec.Struct, fds: Sequence[int] = ()) -> None:
         if not self._open:
-            return  # every slot is gone, or will be in a moment
+            return  # every slot has ended, or ends now
         frame = bytes(wire.frame(message))
         if not self.unsent:
             frame, fds = self._send_some(frame, fds)
@@ -106,8 +106,7 @@ class ForkServer:
         self._loop.remove_writer(self._control)
 
     def _send_some(self, frame: bytes, fds: Sequence[int]) -> tuple[bytes, Sequence[int]]:
-        """Send what there is room for; return what is left to be sent. Of a server that has ended it is
-        nothing."""
+        """Send as many bytes as fit; return the rest, which is empty if the server has ended."""
         try:
             sent = socket.send_fds(self._control, [frame], fds)
         except BlockingIOError:
@@ -124,11 +123,11 @@ class ForkServer:
         except ConnectionResetError:
             data = b""
         for _, payload in self._splitter.feed(data):
-            self.heard(_decode(payload))
+            self.on_event(_decode(payload))
         if not data:
             self._hang_up()
             self._ending = asyncio.ensure_future(self._ended())
-            self.heard(None)
+            self.on_event(None)
 
     def _hang_up(self) -> None:
         if self._open:

@@ -1,7 +1,7 @@
-"""Ties a process to the life of its parent, and names its place among processes.
+"""Ends a process with its parent, and sets its process group, signals and limits.
 
-As a program it ties another one, and imports nothing else for that: its arguments are the parent's process
-id, a socket whose other end the parent holds, then the program and its arguments.
+As a program it does so for another program: its arguments are the parent's process id, a socket whose other
+end the parent has, then the program and its arguments.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 OOM_SCORE_ADJ = 600
-"""Far above the node's own, so that the system that runs out of memory ends a slot and not the node."""
+"""Far above the node's score, so that a system without memory ends a slot and not the node."""
 
 
 def die_with(parent: int, *, bound: bool = True) -> None:
-    """On Linux, have the kernel end this process when ``parent`` ends; or stop that with ``bound`` False."""
+    """On Linux, have the kernel end this process with ``parent``; with ``bound`` False, no longer."""
     if not LINUX:
         return
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL if bound else 0)
@@ -35,36 +35,35 @@ def die_with(parent: int, *, bound: bool = True) -> None:
 
 
 def end_with(peer: socket.socket) -> None:
-    """End this process and its group when ``peer`` is closed, where the kernel doesn't see to it.
-
-    A thread, so that it works while a handler runs; half-closed is not closed.
-    """
+    """Except on Linux, end this process and its group when ``peer`` is closed. A thread watches, so that it
+    works while a handler runs; half-closed isn't closed."""
     if LINUX:
         return
     threading.Thread(target=_watch, args=[peer.fileno()], name="holdfast-lifeline", daemon=True).start()
 
 
 def adopt_orphans() -> None:
-    """On Linux, become the parent of descendants that lose theirs, to reap them where init may not."""
+    """On Linux, become the parent of orphaned descendants, to reap them where init may not."""
     if LINUX:
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def lead_group() -> None:
-    """Make this process the leader of its own process group: signals for the terminal don't reach it."""
+    """Make this process the leader of its own process group: signals of the terminal don't reach it."""
     os.setpgid(0, 0)
 
 
 def defer_signals() -> None:
-    """Leave it to the node when to stop: SIGINT and SIGTERM do nothing here, but as ever in descendants."""
+    """Ignore SIGINT and SIGTERM in this process, which the node stops, but not in its descendants."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        # A function rather than SIG_IGN, which programs started from here would inherit.
+        # A function rather than SIG_IGN, which programs that are started here would inherit.
         signal.signal(number, lambda *_: None)
     os.register_at_fork(after_in_child=_restore_signals)
 
 
 def limit_memory(size_bytes: int) -> None:
-    """Make allocations past ``size_bytes`` fail, and this process the first to go where memory runs out."""
+    """Make allocations past ``size_bytes`` fail, and this process the first victim of the kernel without
+    memory."""
     if size_bytes:
         limit_allocation(size_bytes)
     with contextlib.suppress(OSError):
@@ -72,7 +71,7 @@ def limit_memory(size_bytes: int) -> None:
 
 
 def limit_allocation(size_bytes: int) -> None:
-    """On Linux, make allocations past ``size_bytes`` fail; 0 for no limit. May be changed at any time."""
+    """On Linux, make allocations past ``size_bytes`` fail; 0 for no limit."""
     if LINUX:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         soft = size_bytes or hard
@@ -98,7 +97,7 @@ def _watch(peer: int) -> None:
 
 
 def _main() -> None:
-    """Become the program where the kernel ends it with its parent; else stay and see to it."""
+    """Become the program where the kernel ends it with its parent; else start it and watch."""
     parent, fd, *command = sys.argv[1:]
     die_with(int(parent))
     if LINUX:

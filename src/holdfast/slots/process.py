@@ -1,11 +1,11 @@
-"""The node's side of one slot's process, whatever it is for."""
+"""A slot's process of either kind, as the node sees it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from holdfast.ports.clock import Clock
@@ -21,8 +21,8 @@ STACKS_BYTES_MAX = 1 << 16
 
 
 class ProcessSetup(NamedTuple):
-    """The properties of a process that are known before it is forked: its name, the node's clock, its server,
-    where it writes its stacks, and what it may use before it is killed, in MiB (0 for any amount)."""
+    """The properties of a process before its fork: its name, the node's clock, its server, the pipe for its
+    stacks, and its limit of memory in MiB (0 for none)."""
 
     name: str
     clock: Clock
@@ -32,13 +32,13 @@ class ProcessSetup(NamedTuple):
 
 
 class SlotProcess(asyncio.Protocol):
-    """A child process, from its fork to its end. What it says goes to ``heard``, frame by frame.
+    """A child process, from its fork to its end. ``on_frame`` gets its messages.
 
     Attributes:
-        fds: what it is given beside its socket and the pipe for its stacks.
-        memory_mb: what it may use before it is killed, in MiB; 0 for any amount.
-        ready: set when it has loaded its app, or is gone.
-        refusal: why it could not load it.
+        fds: its descriptors in addition to its socket and the pipe for its stacks.
+        memory_mb: its limit of memory in MiB, above which it is killed; 0 for none.
+        ready: set when it has loaded its app, or has ended.
+        refusal: why it could not load its app.
     """
 
     def __init__(self, given: ProcessSetup) -> None:
@@ -66,18 +66,18 @@ class SlotProcess(asyncio.Protocol):
         return ()
 
     def forked(self) -> None:
-        """It has its descriptors, or will never exist."""
+        """Close the node's copies of descriptors: the process has them, or isn't forked."""
 
-    def heard(self, call: int, payload: bytes) -> None:
-        """It said something, of that call."""
+    def on_frame(self, call: int, payload: bytes) -> None:
+        """Take a message about a call."""
         raise NotImplementedError
 
     def lost(self) -> None:
-        """It is gone: end what waits for it."""
+        """End all calls that wait for the ended process."""
         raise NotImplementedError
 
     async def kill(self, reason: str) -> str:
-        """Dump its stacks, kill it and its descendants; returns the dump."""
+        """Dump the stacks, kill the process and its descendants; return the dump."""
         return await self._kill(reason, dump=True)
 
     async def _kill(self, reason: str, *, dump: bool) -> str:
@@ -88,7 +88,7 @@ class SlotProcess(asyncio.Protocol):
             if not (dump and await self._clock.wait(self._exited, DUMP_TIMEOUT_S)):
                 self._server.signal(self.name, signal.SIGKILL, group=True)
                 if not await self._clock.wait(self._exited, KILL_TIMEOUT_S):
-                    await self.ended("")  # stuck in the kernel; nobody is to wait for it
+                    await self.ended("")  # it hangs in the kernel, and nothing must wait for it
         await self._exited.wait()
         return self._dump
 
@@ -98,19 +98,19 @@ class SlotProcess(asyncio.Protocol):
         return Exit(self._why, self._dump, self._untouched)
 
     async def stop(self, grace_s: float) -> None:
-        """Let it end in good order; kill it if that takes longer than ``grace_s``."""
+        """Let the process end; kill it if that takes longer than ``grace_s``."""
         self._closing = True
         self._dismiss()
         if not await self._clock.wait(self._exited, grace_s):
             await self.kill(f"its handlers did not close within {grace_s:g} s")
 
     def _dismiss(self) -> None:
-        """Tell it that nothing more will come."""
+        """Tell the process that no more calls come."""
         if not self._transport.is_closing():
             self._transport.write_eof()
 
     async def ended(self, why: str) -> None:
-        """The process is gone: take what it still said, then end what waits for it."""
+        """Take the last messages of the ended process, then end all calls that wait for it."""
         if self._why:
             return
         self._why = f"was killed: {self._reason}" if self._reason else why
@@ -132,19 +132,18 @@ class SlotProcess(asyncio.Protocol):
     # As the protocol of its socket.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport has another base class
 
     def data_received(self, data: bytes) -> None:
-        heard: Callable[[int, bytes], None] = self.heard
         for call, payload in self._splitter.feed(data):
-            heard(call, payload)
+            self.on_frame(call, payload)
 
     def eof_received(self) -> None:
         self._hung_up.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if error is not None and not isinstance(error, OSError):  # this side has failed: the process lives on
-            self._reason = self._reason or f"it said what can't be handled: {error!r}"
+        if error is not None and not isinstance(error, OSError):  # the node failed; the process still lives
+            self._reason = self._reason or f"its message can't be handled: {error!r}"
             self._server.signal(self.name, signal.SIGKILL, group=True)
         self._hung_up.set()
         self._writable.set()

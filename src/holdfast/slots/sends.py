@@ -1,4 +1,4 @@
-"""Collects the effects that a handler sends, checked as it sends them."""
+"""Checks and collects the effects that a handler sends."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from holdfast.errors import InvalidMessage, TooLarge
 from holdfast.registration.targets import check_target
 
 EFFECTS_MAX = 100
-"""How many effects one message or task may send."""
+"""The most effects of one message or task."""
 
 EFFECT_BYTES_MAX = 256 * 1024
-"""The largest body of an effect: what every queue takes."""
+"""The largest body of an effect, which every queue takes."""
 
 EFFECTS_BYTES_MAX = 1 << 20
-"""The most bytes of effects that one message or task may send."""
+"""The most bytes of effects of one message or task."""
 
 
 class AnyName(Collection[str]):
-    """The targets of a handler that runs without its app: every name."""
+    """The targets of a handler that runs without its app: any name."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -36,8 +36,8 @@ class AnyName(Collection[str]):
 
 
 class SendRecorder:
-    """The effects of one message or task. ``targets`` are the names that effects may have besides URLs, and
-    ``what`` sends them, for errors: "message" or "task"."""
+    """The effects of one message or task. ``targets`` are the declared targets; URLs are allowed too.
+    ``what`` is the sender for errors: "message" or "task"."""
 
     __slots__ = ("_bytes", "_sends", "_targets", "_what")
 
@@ -48,8 +48,8 @@ class SendRecorder:
         self._bytes = 0
 
     def send(self, target: str, body: Any, key: str, delay_s: float) -> None:
-        """Add an effect. Raises ConfigError for an unknown target or a URL that nothing serves,
-        InvalidMessage, TooLarge for too much, and HandlerFailed for what JSON can't hold."""
+        """Add an effect. Raises ConfigError for an unknown target or URL scheme, InvalidMessage, TooLarge,
+        and HandlerFailed for a body that JSON can't represent."""
         target = check_text(target, "target")
         check_target(target, self._targets)
         if key != "":
@@ -60,14 +60,14 @@ class SendRecorder:
             encoded = b"null"
         if len(encoded) > EFFECT_BYTES_MAX:
             raise TooLarge(
-                f"an effect of {len(encoded)} bytes is too large; it can have {EFFECT_BYTES_MAX}: put what is"
-                " large into the object store, and send where it is"
+                f"an effect of {len(encoded)} bytes is too large; the limit is {EFFECT_BYTES_MAX}: put large"
+                " data into the object store, and send its URL"
             )
         bytes_now = self._bytes + len(encoded)
         if len(self._sends) >= EFFECTS_MAX or bytes_now > EFFECTS_BYTES_MAX:
             raise TooLarge(
                 f"one {self._what} sends more than {EFFECTS_MAX} effects or {EFFECTS_BYTES_MAX} bytes; send"
-                " one effect with a list, or put what is large into the object store"
+                " one effect with a list, or put large data into the object store"
             )
         self._bytes = bytes_now
         self._sends.append(Send(target, key, encoded, float(delay_s)))

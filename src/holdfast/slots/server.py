@@ -1,7 +1,7 @@
-"""The fork server's process: it imports what slots need, then forks them, signals them and reaps them.
+"""The fork server's process: it imports the modules of slots, then forks, signals and reaps slots.
 
-It runs no user code after the imports, so it answers at any time; and it alone signals slots, for only
-their parent knows that a process id still means the same process.
+It runs no user code after the imports, so it answers at any time. It alone signals slots: only the parent
+knows that a process id still means the same process.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _decode = msgspec.msgpack.Decoder(wire.Order).decode
 
 FDS_MAX = 4
 ENDS_S = 2.0
-"""For how long what slots have left behind is killed at the end: it may begin more meanwhile."""
+"""Seconds in which the left processes of slots are killed at the end: they may start others meanwhile."""
 
-LOOK_S = 1.0
-"""How often leases are looked at: what is suspended and resumed wakes no sooner by itself."""
+CHECK_S = 1.0
+"""The interval for checks of leases: a resumed machine wakes no timer early."""
 
 
 def main(control_fd: int) -> None:
     """Serve the node at the other end of ``control_fd`` until it closes."""
     control = socket.socket(fileno=control_fd)
     start = msgspec.msgpack.decode(_receive(control)[0], type=wire.SlotSetup)
-    # While it imports it can't see its node end; afterwards it does, and ends the slots' groups first.
+    # During imports it can't notice the end of its node. Later it does, and ends the slots' groups first.
     lifeline.die_with(start.node)
     faulthandler.register(child.DUMP_SIGNAL, chain=True)
     for module in start.preload:
-        # A slot imports again what failed here, and reports it.
+        # A slot imports the module again, and reports the error.
         with contextlib.suppress(BaseException):
             importlib.import_module(module)
     faulthandler.unregister(child.DUMP_SIGNAL)
@@ -62,20 +62,20 @@ class SlotForker:
         self._bell, self._ringer = socket.socketpair()
 
     def serve(self) -> None:
-        """Obey until the node hangs up; then end all slots and what descends from them."""
+        """Serve the node until it closes the connection; then end all slots and their descendants."""
         self._bell.setblocking(False)
         self._ringer.setblocking(False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._ringer.fileno(), warn_on_full_buffer=False)
         gc.collect()
-        gc.freeze()  # or the collector would touch, and so copy, every page that slots share
+        gc.freeze()  # else the collector would touch, and so copy, every shared page
         while True:
             ready = select.select([self._control, self._bell], [], [], self._kill_lapsed())[0]
             if self._bell in ready:
                 self._bell.recv(4096)
                 self._reap()
-            if self._control in ready and not self._obey():
+            if self._control in ready and not self._serve_one():
                 break
         signal.set_wakeup_fd(-1)
         for pid in self._pids.values():
@@ -83,7 +83,7 @@ class SlotForker:
         self._end_descendants()
 
     def _end_descendants(self) -> None:
-        """Kill what slots have left behind, such as daemons. On Linux an orphan of theirs is a child of this
+        """Kill processes that slots have left, such as daemons. On Linux such an orphan is a child of this
         process."""
         with contextlib.suppress(ChildProcessError):
             for pid in self._pids.values():
@@ -94,7 +94,7 @@ class SlotForker:
                     _kill_descendants()
                     time.sleep(ENDS_S / 200)
 
-    def _obey(self) -> bool:
+    def _serve_one(self) -> bool:
         payload, fds = _receive(self._control)
         if not payload:
             return False
@@ -112,36 +112,36 @@ class SlotForker:
         return True
 
     def _kill_lapsed(self) -> float | None:
-        """Kill what outlived its lease; returns when to look again."""
+        """Kill slots whose lease has ended; return the time until the next check."""
         if not self._leases:
             return None
         now = _now()
         for name in [name for name, until in self._leases.items() if until <= now]:
             del self._leases[name]
             _signal_group(self._pids[name], signal.SIGKILL)
-        return min([LOOK_S, *(until - now for until in self._leases.values())])
+        return min([CHECK_S, *(until - now for until in self._leases.values())])
 
     def _spawn(self, name: str, fds: list[int]) -> None:
         server = os.getpid()
         with warnings.catch_warnings():
-            # Threads that an import left behind are its own affair, as with any fork server.
+            # A thread that an import started isn't a problem of the fork server.
             warnings.simplefilter("ignore", DeprecationWarning)
             try:
                 pid = os.fork()
-            except OSError as error:  # no room for a process now, which is no reason to end the others
-                sys.stderr.write(f"{name} can't be forked: {error}\n")
+            except OSError as error:  # no process can be forked now; the other slots go on
+                sys.stderr.write(f"cannot fork slot {name}: {error}\n")
                 for fd in fds:
                     os.close(fd)
-                self._tell(wire.Exited(name, os.EX_OSERR))
+                self._send(wire.Exited(name, os.EX_OSERR))
                 return
         if pid == 0:
             self._become_slot(server, fds)
         for fd in fds:
             os.close(fd)
         with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)  # both sides do, so that neither sees it undone
+            os.setpgid(pid, pid)  # the slot does the same, so that it is set for both
         self._pids[name] = pid
-        self._tell(wire.Spawned(name, pid))
+        self._send(wire.Spawned(name, pid))
 
     def _become_slot(self, server: int, fds: list[int]) -> None:
         code = 1
@@ -154,8 +154,8 @@ class SlotForker:
                 sock.close()
             code = (task_child if self._start.tasks else child).main(fds, self._start)
         except ConnectionError:
-            pass  # the node is gone, and with it whoever could want to hear of this
-        except BaseException:  # noqa: BLE001 - nothing may return into the server's own loop
+            pass  # the node has ended
+        except BaseException:  # noqa: BLE001 - nothing may return into the server's loop
             sys.stderr.write(redact(traceback.format_exc()))
         finally:
             with contextlib.suppress(BaseException):
@@ -169,24 +169,24 @@ class SlotForker:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     break
-                if pid in names:  # else an orphan of some slot
+                if pid in names:  # else an orphan of a slot
                     _signal_group(pid, signal.SIGKILL)
                     del self._pids[names[pid]]
                     self._leases.pop(names[pid], None)
-                    self._tell(wire.Exited(names[pid], os.waitstatus_to_exitcode(status)))
+                    self._send(wire.Exited(names[pid], os.waitstatus_to_exitcode(status)))
 
-    def _tell(self, event: wire.Event) -> None:
+    def _send(self, event: wire.Event) -> None:
         with contextlib.suppress(OSError):
             self._control.sendall(wire.frame(event))
 
 
 def _now() -> float:
-    """Monotonic time that counts suspension, where there is such a clock."""
+    """Return the monotonic time, including suspension where the system counts it."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _kill_descendants() -> None:
-    import psutil  # noqa: PLC0415 - slots go without
+    import psutil  # noqa: PLC0415 - slots don't need it
 
     from holdfast.slots.descendants import family  # noqa: PLC0415
 
@@ -201,10 +201,10 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
-    """One frame's payload and the descriptors that came along; an empty payload at the end."""
+    """Return a frame's payload and descriptors; an empty payload at the end."""
     try:
         header, fds, _, _ = socket.recv_fds(control, wire.HEADER.size, FDS_MAX, socket.MSG_WAITALL)
-    except ConnectionResetError:  # the node died before it read all that it was told
+    except ConnectionResetError:  # the node died before it read all events
         return b"", []
     for fd in fds:
         os.set_inheritable(fd, False)

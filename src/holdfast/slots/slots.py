@@ -1,4 +1,4 @@
-"""Makes the processes of slots, of either kind, and looks after them."""
+"""Makes and watches the processes of slots, of either kind."""
 
 from __future__ import annotations
 
@@ -27,20 +27,17 @@ P = TypeVar("P", bound=SlotProcess)
 class SlotSettings:
     """The settings of slots.
 
-    Attributes:
-        app: where the app is: ``module:name``.
-        worker: ``module:function`` that makes a slot's worker from a host, the app and what else its kind of
-            slot has.
-        prefix: of the slots' names.
-        memory_mb: what one slot may allocate, and use with all that it started, in MiB; 0 for no limit. An
-            attempt at a task may have a limit of its own.
+    Attributes: app: the app, as ``module:name``. worker: ``module:function`` that makes a slot's worker from
+        a host, the app and further arguments. prefix: the start of the slots' names. memory_mb: the memory
+        that a slot may allocate, and use with its descendants, in MiB; 0 for no limit. An
+            attempt at a task may have its own limit.
         preload: import the app before forking, so that slots share its memory and start in milliseconds.
             Switch it off for an app that starts threads or opens devices when imported.
-        environment: is put into that of the slots.
-        show_locals: tracebacks show the values of local variables.
-        spawn_timeout_s: how long the app may take to import.
-        close_timeout_s: how long handlers may take to close.
-        check_s: how often the memory of slots is looked at.
+        environment: variables to add to the slots' environment.
+        show_locals: show the values of local variables in tracebacks.
+        spawn_timeout_s: the time for the import of the app.
+        close_timeout_s: the time for handlers to close.
+        check_s: the interval for checks of the slots' memory.
     """
 
     app: str
@@ -56,14 +53,14 @@ class SlotSettings:
 
 
 class ForkserverSlots(Generic[A, P]):
-    """Makes slots: processes that are forked from one server. That is started when it is needed, and again
-    when it was lost.
+    """Makes slots: processes that are forked from one server. The server is started on demand, and again when
+    it is lost.
 
     Args:
-        settings: how they are made.
+        settings: the settings of the slots.
         clock: the node's clock.
-        setup: what the server is told first.
-        make: the node's side of a process that is to be forked, from its setup and what ``spawn`` is given.
+        setup: the first message to the server.
+        make: returns the node's object for a process, from its setup and the arguments of ``spawn``.
     """
 
     def __init__(
@@ -86,14 +83,14 @@ class ForkserverSlots(Generic[A, P]):
         self._watch: asyncio.Task[None] | None = None
 
     async def spawn(self, *args: A.args, **kwargs: A.kwargs) -> P:
-        """A new slot, the app imported and its handlers ready. Raises ConfigError if the app can't load,
-        Unavailable if the system gives no process."""
+        """Return a new slot that has imported the app. Raises ConfigError if the app can't load, Unavailable
+        if the system can't start a process."""
         if self._closed:
-            raise ConfigError("these slots are closed")
+            raise ConfigError("cannot start a slot: the maker of slots is closed")
         try:
             if self.server is None:
-                self.server = ForkServer(self._setup, self._heard, self._settings.environment)
-            server = self.server  # of this slot, though it may be lost while the slot is waited for
+                self.server = ForkServer(self._setup, self._on_event, self._settings.environment)
+            server = self.server  # may be lost while the slot starts
             slot = await self._fork(server, *args, **kwargs)
         except OSError as error:
             raise Unavailable(not_run(error)) from error
@@ -114,9 +111,9 @@ class ForkserverSlots(Generic[A, P]):
             raise self._unloadable(slot.refusal)
         if slot.name not in self._slots:
             why = (await slot.exited()).reason
-            # An app that loaded before isn't to blame for a process that could not start now.
+            # An app that has loaded before isn't to blame.
             raise (
-                SlotDied(f"slot {slot.name} {why}")
+                SlotDied(f"slot {slot.name} {why} while it started; another one is started")
                 if self._loaded
                 else self._unloadable(f"its process {why}")
             )
@@ -124,7 +121,7 @@ class ForkserverSlots(Generic[A, P]):
         return slot
 
     async def close(self) -> None:
-        """End every process, and the server."""
+        """End all slots and the server."""
         self._closed = True
         if self._watch is not None:
             self._watch.cancel()
@@ -152,7 +149,7 @@ class ForkserverSlots(Generic[A, P]):
             ours_to_close.callback(os.close, stacks)
             theirs_to_close.callback(os.close, pen)
             for end in (stacks, pen):
-                os.set_blocking(end, False)  # rather half a dump than a wait
+                os.set_blocking(end, False)  # half a dump is better than a wait
             slot = self._make(
                 ProcessSetup(name, self._clock, server, stacks, self._settings.memory_mb), *args, **kwargs
             )
@@ -161,7 +158,7 @@ class ForkserverSlots(Generic[A, P]):
             ours.setblocking(False)
             await asyncio.get_running_loop().create_unix_connection(lambda: slot, sock=ours)
             if self.server is not server:
-                raise SlotDied(f"slot {name} lost its fork server")
+                raise SlotDied(f"slot {name} lost its fork server while it started; another one is started")
             server.spawn(name, [theirs.fileno(), pen, *slot.fds])
             ours_to_close.pop_all()
         self._slots[name] = slot
@@ -170,7 +167,7 @@ class ForkserverSlots(Generic[A, P]):
     def _unloadable(self, reason: str) -> ConfigError:
         return ConfigError(f"app {self._settings.app} can't be loaded: {reason}".rstrip())
 
-    def _heard(self, event: wire.Event | None) -> None:
+    def _on_event(self, event: wire.Event | None) -> None:
         match event:
             case wire.Spawned(name, pid):
                 self._slots[name].pid = pid
@@ -188,8 +185,8 @@ class ForkserverSlots(Generic[A, P]):
         self._background(self._slots.pop(name).ended(why))
 
     async def _watch_memory(self) -> None:
-        """The second net: memory that the limit on allocation doesn't count, or isn't there to count, and
-        that of what a slot started."""
+        """Kill slots over their limit: allocation limits don't count shared memory and descendants, or don't
+        exist."""
         while True:
             await self._clock.sleep(self._settings.check_s)
             for slot in list(self._slots.values()):
@@ -198,7 +195,7 @@ class ForkserverSlots(Generic[A, P]):
                     continue
                 used_mb = await asyncio.to_thread(memory_mb, slot.pid, limit_mb)
                 if used_mb > limit_mb == slot.memory_mb and slot.name in self._slots:
-                    reason = f"it used {used_mb} MiB, with all that it started, over memory_mb = {limit_mb}"
+                    reason = f"it used {used_mb} MiB with its descendants, over memory_mb = {limit_mb}"
                     self._background(slot.kill(reason))
 
 

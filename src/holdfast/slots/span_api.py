@@ -1,5 +1,5 @@
-"""The API of OpenTelemetry inside a slot, without its SDK: makes the span of a message the current one, and
-records the spans that are begun under it."""
+"""OpenTelemetry's API inside a slot, without its SDK: makes the span of a message the current one, and
+records the spans under it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def under(traceparent: str) -> Iterator[None]:
 
 
 def provide() -> None:
-    """Record spans in this process, unless the app has set a provider."""
+    """Record spans in this process, unless the app has its own provider."""
     if isinstance(trace.get_tracer_provider(), ProxyTracerProvider):
         trace.set_tracer_provider(SlotTracerProvider())
 
@@ -81,7 +81,7 @@ class SlotTracerProvider(trace.TracerProvider):
 
 
 class SlotTracer(trace.Tracer):
-    """Makes the spans of one library, or of user code."""
+    """Makes the spans of one library or of user code."""
 
     def __init__(self, scope: str) -> None:
         self._scope = scope
@@ -141,7 +141,7 @@ class SlotTracer(trace.Tracer):
 
 
 class SlotSpan(trace.Span):
-    """A span that goes to the node once it has ended."""
+    """A span that is sent to the node when it ends."""
 
     def __init__(self, record: SpanRecord, call: TracedCall) -> None:
         self._record = record
@@ -197,12 +197,12 @@ class SlotSpan(trace.Span):
         timestamp: int | None = None,
         escaped: bool = False,
     ) -> None:
-        told = {
+        known = {
             "exception.type": type(exception).__qualname__,
             "exception.message": str(exception),
             "exception.stacktrace": "".join(traceback.format_exception(exception)),
         }
-        self.add_event("exception", {**told, **(attributes or {})}, timestamp)
+        self.add_event("exception", {**known, **(attributes or {})}, timestamp)
 
 
 def _link(context: SpanContext) -> str:
@@ -210,12 +210,12 @@ def _link(context: SpanContext) -> str:
 
 
 def _cut(text: object) -> str:
-    """A text of bounded length, without secrets, that can be stored."""
+    """Return a text without secrets, cut to a length that can be stored."""
     return storable(redact(str(text))[:CHARS_MAX])
 
 
 def _plain(value: Any) -> AttributeValue:
-    """A value that a span may have."""
+    """Return a value that a span can have."""
     if isinstance(value, list | tuple):
         return [_scalar(each) for each in value[:ITEMS_MAX]]
     return _scalar(value)

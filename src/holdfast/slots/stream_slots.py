@@ -1,4 +1,4 @@
-"""Slots for streams, from a fork server."""
+"""Slots for streams, forked from a server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = get_logger(__name__)
 
 
 class ForkserverStreamSlot(SlotProcess):
-    """A child process and the calls that wait for it. Whatever it says names the call that it is about."""
+    """A child process, and the calls that wait for its answers. Each of its messages names a call."""
 
     def __init__(self, given: ProcessSetup, meter: Meter) -> None:
         super().__init__(given)
@@ -69,9 +69,9 @@ class ForkserverStreamSlot(SlotProcess):
     ) -> RunResult:
         answer = await self._call(wire.RunMessages(stream, key, list(work), limit, after_s), call)
         assert isinstance(answer, wire.RunDone)
-        for service, operation, times in answer.ran.calls:
+        for service, operation, times in answer.result.calls:
             self._meter.count(service, operation, times)
-        return answer.ran
+        return answer.result
 
     async def query(
         self,
@@ -85,9 +85,9 @@ class ForkserverStreamSlot(SlotProcess):
     ) -> QueryResult:
         answer = await self._call(wire.QueryStream(stream, key, state, version, request), call)
         assert isinstance(answer, wire.QueryDone)
-        for service, operation, times in answer.queried.calls:
+        for service, operation, times in answer.result.calls:
             self._meter.count(service, operation, times)
-        return answer.queried
+        return answer.result
 
     async def close(self, stream: str, key: str, *, call: SlotCall | None = None) -> None:
         with contextlib.suppress(SlotDied):
@@ -98,16 +98,16 @@ class ForkserverStreamSlot(SlotProcess):
         if self._splitter.unfinished:  # a large answer comes in pieces
             self.calls.advance(self._splitter.unfinished, self._clock.monotonic())
 
-    def heard(self, call: int, payload: bytes) -> None:
+    def on_frame(self, call: int, payload: bytes) -> None:
         now = self._clock.monotonic()
         match _decode(payload):
             case wire.Noted(note):
-                if (told := self.calls.advance(call, now)) is not None:
-                    told.note = note or told.note
+                if (known := self.calls.advance(call, now)) is not None:
+                    known.note = note or known.note
             case wire.SlotModels(loading, loaded):
                 self.loading, self.models = loading, loaded
-                if (told := self.calls.advance(call, now)) is not None:
-                    told.loading = loading
+                if (known := self.calls.advance(call, now)) is not None:
+                    known.loading = loading
             case wire.SlotReady(pid, error):
                 self.pid = pid
                 self.refusal = error
@@ -116,7 +116,7 @@ class ForkserverStreamSlot(SlotProcess):
                 self.calls.finish(call, now)
                 waiting = self._answers.pop(call, None)
                 if waiting is None:
-                    log.warning("a slot answered a call that it does not have", slot=self.name, call=call)
+                    log.warning("slot answered an unknown call", slot=self.name, call=call)
                 elif not waiting.done():
                     waiting.set_result(answer)
 
@@ -136,23 +136,22 @@ class ForkserverStreamSlot(SlotProcess):
             answer: asyncio.Future[wire.Answer] = asyncio.get_running_loop().create_future()
             self._answers[number] = answer
             if not (self._hung_up.is_set() or self._transport.is_closing()):
-                self._transport.write(wire.frame(request, number))  # else it fails when the death is reported
+                self._transport.write(wire.frame(request, number))  # else the call fails with the slot
         return await answer
 
     def _death(self, note: str = "") -> SlotDied:
-        said = f"it last said: {note}\n" if note else ""
-        return SlotDied(f"slot {self.name} {self._why or 'is closing'}", detail=said + self._dump)
+        last = f"its last note: {note}\n" if note else ""
+        return SlotDied(f"slot {self.name} {self._why or 'is closing'}", detail=last + self._dump)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSlotSettings(SlotSettings):
     """The settings of the slots that run streams.
 
-    Attributes:
-        objects: ``module:object``, the service that opens ``objects_url``; "" for none.
-        objects_url: where objects are.
-        model_memory_mb: what the models in one slot may take before those that no stream uses are unloaded,
-            in MiB; 0 for no limit.
+    Attributes: objects: ``module:object``, the service that opens ``objects_url``; "" for none. objects_url:
+        the object store. model_memory_mb: the memory of a slot's models, in MiB, above which unused models
+        are unloaded; 0 for no
+            limit.
     """
 
     worker: str = "holdfast.streams.worker:load"
@@ -164,7 +163,8 @@ class StreamSlotSettings(SlotSettings):
 def stream_slots(
     settings: StreamSlotSettings, clock: Clock, meter: Meter | None = None
 ) -> ForkserverSlots[[], ForkserverStreamSlot]:
-    """Makes slots for the streams of an app. ``meter`` counts the calls of handlers to the object store."""
+    """Return the maker of slots for an app's streams. ``meter`` counts the handlers' calls to the object
+    store."""
     places = [settings.worker, settings.objects, settings.app if settings.preload else ""]
     setup = wire.SlotSetup(
         os.getpid(),

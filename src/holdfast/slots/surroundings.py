@@ -1,5 +1,5 @@
-"""The surroundings that all tasks of one process share, such as its working directory: put back after each
-task, so that none finds what another one has left behind."""
+"""The shared state of a process that runs tasks, such as its working directory: restored after each task, so
+that no task finds changes of another."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 LEFT_OPEN_MAX = 4096
-"""How many more descriptors than at first a process may hold, but no more than half of those left."""
+"""The most descriptors that tasks may leave open, up to half of the free ones."""
 
 THREADS_MAX = 256
-"""How many more threads than at first a process may have."""
+"""The most threads that tasks may leave running."""
 
 LIMITS = [
     getattr(resource, name)
@@ -36,18 +36,18 @@ SIGNALS = (
     signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM,
     signal.SIGUSR1, signal.SIGUSR2,
 )  # fmt: skip
-"""The signals whose handlers are put back: those that programs use."""
+"""The signals whose handlers are restored: those that programs use."""
 
 STREAMS = (1, 2)
-"""The descriptors that what is printed goes to."""
+"""The descriptors of standard output and error."""
 
-_handler = importlib.import_module("_signal").getsignal  # that of `signal` looks each answer up
+_handler = importlib.import_module("_signal").getsignal  # without the lookup of an enum in `signal`
 
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
 class Shared(NamedTuple):
-    """A part of a process that its tasks share: what reads it, and what puts back the value that it had."""
+    """A shared part of a process: ``read`` returns its value, and ``put`` restores a value."""
 
     name: str
     read: Callable[[], Any]
@@ -55,7 +55,7 @@ class Shared(NamedTuple):
 
 
 class Surroundings:
-    """The process as it is now, to which ``restore`` puts it back."""
+    """The state of this process, which ``restore`` restores."""
 
     def __init__(self) -> None:
         self._folder = os.open(".", getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
@@ -82,12 +82,12 @@ class Surroundings:
         self._descriptors = lowest + min(LEFT_OPEN_MAX, (limit - lowest) // 2)
 
     def note(self) -> None:
-        """Take the process as it is now for the state to put back."""
+        """Note the current state as the one to restore."""
         self._were = {part.name: part.read() for part in self._parts}
 
     def restore(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Put back what is no longer as it was. Returns what was put back, and what is lost: what can't be,
-        or runs low. Then no further task may run here."""
+        """Restore the changed parts. Return the restored parts, and the lost ones, which can't be restored or
+        run low: with a lost part, no further task may run in this process."""
         if (modules := len(sys.modules)) != self._modules:
             self._modules = modules
             self._adopt()
@@ -106,8 +106,8 @@ class Surroundings:
         return changed, lost
 
     def _adopt(self) -> None:
-        """Let stay what modules set that were imported meanwhile: libraries add variables, and raise the
-        limit of recursion, which they need as long as they are there."""
+        """Keep the settings of newly imported modules: libraries add variables, and raise the limit of
+        recursion, which they need from then on."""
         self._were["the environment"] = _environment() | self._were["the environment"]
         self._were["the recursion limit"] = max(sys.getrecursionlimit(), self._were["the recursion limit"])
 
@@ -116,7 +116,7 @@ class Surroundings:
             os.dup2(copy, number)
 
     def _lowest_free(self) -> int:
-        """Return the lowest free descriptor: whoever leaves files open fills them up from below."""
+        """Return the lowest free descriptor: open files take the lowest ones first."""
         try:
             os.close(lowest := os.dup(self._folder))
         except OSError:
@@ -152,7 +152,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 
 
 def _umask() -> int:
-    os.umask(umask := os.umask(0o77))  # there is no other way to read it
+    os.umask(umask := os.umask(0o77))  # the only way to read it
     return umask
 
 
@@ -172,7 +172,7 @@ def _put_handlers(was: list[Any]) -> None:
     for number, handler, now in zip(SIGNALS, was, _handlers(), strict=True):
         if now is not handler:
             if handler is None:
-                raise ValueError(f"that of {number.name} was no handler of Python's")
+                raise ValueError(f"the handler of {number.name} wasn't set by Python")
             signal.signal(number, handler)
 
 

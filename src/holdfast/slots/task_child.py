@@ -1,4 +1,4 @@
-"""The life of a slot's process for tasks: it takes attempts from its tray until the node ends it."""
+"""A slot's process for tasks: it takes attempts from its prefetch buffer until the node closes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ import msgspec
 from holdfast.common.rate import Limiter, Rate
 from holdfast.common.redaction import redact
 from holdfast.common.text import storable
-from holdfast.ports.slots import Attempt, Progress, TaskWorker, Tried
+from holdfast.ports.slots import Attempt, AttemptReport, Progress, TaskWorker
 from holdfast.slots import lifeline, wire
 from holdfast.slots.child import READ_BYTES, NodeConnection, make_worker, set_up
 from holdfast.slots.output import DROPPED
@@ -34,35 +34,35 @@ from holdfast.slots.thread import drive
 from holdfast.slots.traced import provide_spans
 from holdfast.system.process_memory import Resident
 
-LOOK_SIGNAL = signal.SIGQUIT
-"""Makes a slot for tasks write the stacks of all its threads, and go on."""
+STACKS_SIGNAL = signal.SIGQUIT
+"""The signal on which a slot for tasks writes the stacks of all its threads, and goes on."""
 
 SOFT_SIGNAL = signal.SIGUSR1
-"""Makes a slot for tasks interrupt its handler, if it was told to."""
+"""The signal on which a slot for tasks interrupts a cancelled handler."""
 
-AGAIN_S = 0.05
+INTERRUPT_AGAIN_S = 0.05
 
-TRAY_BYTES = 1 << 18
-"""The largest message of a tray."""
+BUFFER_BYTES = 1 << 18
+"""The largest message in a prefetch buffer."""
 
 CALLS_MAX = 100
-"""How many calls of a thread or task are told, the newest."""
+"""The most reported calls of a thread or task: the newest."""
 
 STACKS_MAX = 20
-"""How many threads and tasks are told of where an attempt is."""
+"""The most reported threads and tasks of an attempt."""
 
 CHARS_MAX = 32_000
-"""How many characters are told of where an attempt is."""
+"""The most characters of an attempt's stacks."""
 
-NEWS = Rate(per_s=20, burst=20)
+PROGRESS = Rate(per_s=20, burst=20)
 LINES = Rate(per_s=200, burst=500)
 MIB = 1 << 20
-# Of Linux and of others.
+# Linux counts in KiB, other systems in bytes.
 MAXRSS_BYTES = 1024 if lifeline.LINUX else 1
 
-CHANGED = "a task changed the process that it shares with others; that is put back"
-SPOILT = "a task spoilt the process that it shares with others; another process replaces it"
-MEND = "close what it opens, and start a process of its own for what changes more than itself"
+CHANGED = "process state changed by a task"
+SPOILT = "process spoilt by a task"
+FIX = "close what the task opens, and start a process of its own for changes of the process"
 
 _decode_offer = msgspec.msgpack.Decoder(wire.Offer).decode
 _decode_request = msgspec.msgpack.Decoder(wire.TaskRequest).decode
@@ -72,14 +72,14 @@ class TaskChildHost:
     """The worker's host in a process of its own: one attempt at a time.
 
     Attributes:
-        at_hand: the number of the attempt that runs; -1 for none.
+        current: the number of the running attempt; -1 for none.
     """
 
     def __init__(self, line: NodeConnection) -> None:
-        self.at_hand = -1
+        self.current = -1
         self._line = line
         self._main = threading.main_thread().ident or 0
-        self._news = Limiter(NEWS)
+        self._progress = Limiter(PROGRESS)
         self._lines = Limiter(LINES)
         self._dropped = 0
         self._sending = False
@@ -88,7 +88,7 @@ class TaskChildHost:
         self._raise: Callable[[], None] = lambda: None
 
     def serve(self, worker: TaskWorker) -> None:
-        """Let ``interrupt`` reach this worker."""
+        """Let ``interrupt`` call this worker."""
         self._raise = worker.raise_if_cancelled
         signal.signal(SOFT_SIGNAL, self._on_interrupt)
 
@@ -96,9 +96,9 @@ class TaskChildHost:
         return time.monotonic()
 
     def progress(self, number: int, progress: Progress) -> None:
-        if number != self.at_hand:
-            return  # what an attempt left behind in a thread takes no other's turn
-        if self._news.take("", 1, time.monotonic()) == 0:
+        if number != self.current:
+            return  # a thread that an earlier attempt left
+        if self._progress.take("", 1, time.monotonic()) == 0:
             self._send(wire.Advanced(msgspec.structs.replace(progress, note=_text(progress.note))), number)
 
     def log(self, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
@@ -120,16 +120,18 @@ class TaskChildHost:
         pass
 
     def interrupt(self) -> None:
-        # To the main thread: only there are handlers of signals run, and its system calls are interrupted.
+        # To the main thread: it runs the handlers of signals, and its system calls are interrupted.
         signal.pthread_kill(self._main, SOFT_SIGNAL)
-        # One that comes just before such a call is noticed only after it. Who was interrupted heeds no other.
-        again = threading.Timer(AGAIN_S, signal.pthread_kill, (self._main, SOFT_SIGNAL))
+        # A signal just before a system call doesn't interrupt it, so another follows. One interrupt is
+        # enough.
+        again = threading.Timer(INTERRUPT_AGAIN_S, signal.pthread_kill, (self._main, SOFT_SIGNAL))
         again.daemon = True
-        with contextlib.suppress(RuntimeError):  # no thread is left; hooks are to run all the same
+        with contextlib.suppress(RuntimeError):  # no thread can be started; hooks must run all the same
             again.start()
 
     def _send(self, message: msgspec.Struct, number: int) -> None:
-        """Send, and be interrupted only afterwards: half a frame would be the end of the connection."""
+        """Send a message, and delay an interrupt until it is sent: half a frame would break the
+        connection."""
         if threading.get_ident() != self._main:
             self._line.send(message, number)
             return
@@ -150,95 +152,97 @@ class TaskChildHost:
 
 
 def main(fds: Sequence[int], start: wire.SlotSetup) -> int:
-    """Take attempts from the tray until it is closed; returns the exit code."""
-    peer, stacks, tray, output = fds
+    """Run attempts from the prefetch buffer until it is closed; return the exit code."""
+    peer, stacks, buffer, output = fds
     for number in (1, 2):
         os.dup2(output, number)
     os.close(output)
     line = NodeConnection(socket.socket(fileno=peer))
     set_up(line, stacks, start)
-    # Not chained: whoever is asked only to look lives on.
-    faulthandler.register(LOOK_SIGNAL, stacks, chain=False)
+    # Not chained to the default action, which would end the process.
+    faulthandler.register(STACKS_SIGNAL, stacks, chain=False)
     host = TaskChildHost(line)
     worker: TaskWorker | None = make_worker(line, start, host)
     if worker is None:
         return 1
     host.serve(worker)
-    TaskChild(line, socket.socket(fileno=tray), host, worker, start.memory_bytes // MIB).serve()
+    TaskChild(line, socket.socket(fileno=buffer), host, worker, start.memory_bytes // MIB).serve()
     return 0
 
 
 class TaskChild:
-    """Runs one attempt after another; a thread listens for what the node says of the one at hand."""
+    """Runs one attempt after another; a thread takes the node's requests for the running one."""
 
     def __init__(
         self,
         line: NodeConnection,
-        tray: socket.socket,
+        prefetched: socket.socket,
         host: TaskChildHost,
         worker: TaskWorker,
         memory_mb: int,
     ) -> None:
         self._line = line
-        self._tray = tray
+        self._prefetched = prefetched
         self._host = host
         self._worker = worker
         self._pid = os.getpid()
         self._memory_mb = self._limit_mb = memory_mb
         self._surroundings = Surroundings()
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._switching = threading.Lock()
 
     def serve(self) -> None:
-        """Until the tray is closed."""
+        """Run attempts until the prefetch buffer is closed."""
         threading.Thread(target=self.listen, name="holdfast-listener", daemon=True).start()
-        buffer = bytearray(TRAY_BYTES)
+        buffer = bytearray(BUFFER_BYTES)
         view = memoryview(buffer)
         room = socket.CMSG_SPACE(struct.calcsize("i"))
         resident = Resident()
         while True:
-            size, ancillary, _, _ = self._tray.recvmsg_into([buffer], room)
+            size, ancillary, _, _ = self._prefetched.recvmsg_into([buffer], room)
             if size == 0:
                 return
             self._take(_decode_offer(view[:size]), ancillary)
             resident.settle()
 
     def _take(self, offer: wire.Offer, ancillary: Sequence[Any]) -> None:
-        """Run what is offered. Its body is held on to by nobody afterwards."""
+        """Run an attempt. Its body isn't kept afterwards."""
         attempt = offer.attempt
-        self._limit_memory(attempt.memory_mb or self._memory_mb)  # its body may need more than the last one's
+        self._limit_memory(
+            attempt.memory_mb or self._memory_mb
+        )  # before the body is read: it may need more than the last one
         if offer.attached is not None:
             data = _read_all(struct.unpack("i", ancillary[0][2][:4])[0])
             body, after = data[: offer.attached], data[offer.attached :]
             attempt = msgspec.structs.replace(attempt, body=body, after=after)
         self._line.send(wire.AttemptEnded(self._run(offer.number, attempt)), offer.number)
 
-    def _run(self, number: int, attempt: Attempt) -> Tried:
+    def _run(self, number: int, attempt: Attempt) -> AttemptReport:
         with self._switching:
-            self._host.at_hand = number
-        tried = drive(self._worker.attempt(number, attempt))
+            self._host.current = number
+        report = drive(self._worker.attempt(number, attempt))
         if os.getpid() != self._pid:
-            os._exit(0)  # a fork that a handler let return: there is one slot, and it is not this
-        # Terminate hooks hold the lock while they run: they are part of the attempt.
+            os._exit(0)  # a handler forked, and the child returned here: it is not the slot
+        # Terminate hooks hold the lock: they are part of the attempt.
         with self._switching:
-            self._host.at_hand = -1
+            self._host.current = -1
         if self._tidy(number, attempt):
-            tried = msgspec.structs.replace(tried, spoiled=True)
+            report = msgspec.structs.replace(report, spoiled=True)
         waiting = bytearray(struct.calcsize("i"))
         with contextlib.suppress(OSError):  # closed by the handler
             fcntl.ioctl(1, termios.FIONREAD, waiting)
         used_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_BYTES // MIB
-        return msgspec.structs.replace(tried, output=any(waiting), memory_mb=used_mb)
+        return msgspec.structs.replace(report, output=any(waiting), memory_mb=used_mb)
 
     def _tidy(self, number: int, attempt: Attempt) -> bool:
-        """Put back what an attempt has changed of this process; returns True if no other may run here. Each
-        change by a type of task is told once."""
+        """Restore what an attempt has changed in this process; return True if no other attempt may run here.
+        Each change by a type of task is logged once."""
         changed, lost = self._surroundings.restore()
-        if fresh := [each for each in changed if (attempt.type, each) not in self._told]:
-            self._told.update((attempt.type, each) for each in fresh)
+        if fresh := [each for each in changed if (attempt.type, each) not in self._reported]:
+            self._reported.update((attempt.type, each) for each in fresh)
             self._host.log(number, "warning", CHANGED, {"changed": ", ".join(fresh)})
         if lost:
-            self._host.log(number, "error", SPOILT, {"lost": "; ".join(lost), "fix": MEND})
+            self._host.log(number, "error", SPOILT, {"lost": "; ".join(lost), "fix": FIX})
         return bool(lost)
 
     def _limit_memory(self, memory_mb: int) -> None:
@@ -248,36 +252,36 @@ class TaskChild:
             self._surroundings.note()
 
     def listen(self) -> None:
-        """Take what the node says, until it says no more."""
+        """Take the node's requests until it closes the connection."""
         splitter = wire.Splitter()
         with contextlib.suppress(OSError):
             while data := self._line.peer.recv(READ_BYTES):
                 for number, payload in splitter.feed(data):
-                    self._heed(number, _decode_request(payload))
+                    self._serve_request(number, _decode_request(payload))
 
-    def _heed(self, number: int, request: wire.TaskRequest) -> None:
+    def _serve_request(self, number: int, request: wire.TaskRequest) -> None:
         match request:
-            case wire.LookAtAttempt():
-                # Without the lock: terminate hooks hold it while they run, and may be what hangs.
-                text = self._stacks() if number == self._host.at_hand else ""
+            case wire.StacksRequest():
+                # Without the lock: a terminate hook that hangs holds it.
+                text = self._stacks() if number == self._host.current else ""
                 self._line.send(wire.AttemptStacks(text), number)
             case wire.CancelAttempt(reason):
                 with self._switching:
-                    if number == self._host.at_hand:
+                    if number == self._host.current:
                         self._worker.cancel(reason)
 
     def _stacks(self) -> str:
-        """Return the stacks of the attempt. If they can't be read, return why: after an error this process
-        must still hear of cancels."""
+        """Return the stacks of the attempt, or the error: the thread must still take requests to cancel."""
         try:
             return stacks(self._worker.coroutines())
         except Exception as error:  # noqa: BLE001 - of the tasks and frames of user code
-            return f"the stacks can't be told: {_text(error)}"
+            return f"the stacks can't be read: {_text(error)}"
 
 
 def stacks(coroutines: Collection[asyncio.Task[Any]] = ()) -> str:
-    """Return the stacks of this process's main thread, of these tasks, which wait on no thread's stack, and
-    of its other threads; each with its newest call last: files, lines and functions, and no values."""
+    """Return the stacks of this process's main thread, of these asyncio tasks, which are on no thread's
+    stack, and of its other threads. Each has files, lines and functions, the newest call last, and no
+    values."""
     frames, own = sys._current_frames(), threading.get_ident()
     main = threading.main_thread().ident
     names = {thread.ident: thread.name for thread in threading.enumerate()}
@@ -298,17 +302,17 @@ def stacks(coroutines: Collection[asyncio.Task[Any]] = ()) -> str:
 
 
 def _stack(name: str, calls: Iterable[tuple[FrameType, int]]) -> str:
-    """One stack in words, of calls with the newest first."""
-    told = [
+    """Return one stack as text; ``calls`` have the newest first."""
+    lines = [
         f'  File "{frame.f_code.co_filename}", line {line}, in {frame.f_code.co_name}'
         for frame, line in calls
     ]
-    more = [f"  ... {len(told) - CALLS_MAX} calls above"] if len(told) > CALLS_MAX else []
-    return "\n".join([f"{name}:", *more, *told[:CALLS_MAX][::-1]])
+    more = [f"  ... {len(lines) - CALLS_MAX} calls above"] if len(lines) > CALLS_MAX else []
+    return "\n".join([f"{name}:", *more, *lines[:CALLS_MAX][::-1]])
 
 
 def _awaited(coroutine: Any) -> Iterator[tuple[FrameType, int]]:
-    """The coroutines that wait for one another, the outermost first."""
+    """Yield the coroutines that wait for one another, the outermost first."""
     while (frame := getattr(coroutine, "cr_frame", None)) is not None:
         yield frame, frame.f_lineno
         coroutine = coroutine.cr_await
@@ -321,7 +325,7 @@ def _read_all(fd: int) -> bytes:
 
 
 def _text(value: object) -> str:
-    """As it is, but storable and of bounded length."""
+    """Return a text that can be stored, cut to a limit."""
     try:
         text = str(value)
     except Exception as error:  # noqa: BLE001 - user code

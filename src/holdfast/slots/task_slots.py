@@ -1,4 +1,4 @@
-"""Slots for tasks, from a fork server."""
+"""Slots for tasks, forked from a server."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from typing import IO
 import msgspec
 
 from holdfast.ports.clock import Clock
-from holdfast.ports.slots import Attempt, Listener, Tried
+from holdfast.ports.slots import Attempt, AttemptReport, Listener
 from holdfast.slots import lifeline, wire
 from holdfast.slots.descendants import MIB
 from holdfast.slots.output import DROPPED, Output
 from holdfast.slots.process import ProcessSetup, SlotProcess
 from holdfast.slots.slots import ForkserverSlots, SlotSettings
-from holdfast.slots.task_child import LOOK_SIGNAL, TRAY_BYTES
+from holdfast.slots.task_child import BUFFER_BYTES, STACKS_SIGNAL
 from holdfast.system.log import get_logger
 
-LOOK_TIMEOUT_S = 0.1
+DUMP_TIMEOUT_S = 0.1
 ANSWER_TIMEOUT_S = 1.0
-"""How long a process may take to say where its attempt is."""
+"""Seconds for a process to return its attempt's stacks."""
 
-BESIDE_BYTES = 1 << 16
-"""Bodies with outcomes of the task before that are larger together go beside the tray, which takes no message
-of any size."""
+INLINE_BYTES_MAX = 1 << 16
+"""The most bytes of body and ``after`` in the prefetch buffer, whose messages are limited; larger ones go
+into a file."""
 
 _decode = msgspec.msgpack.Decoder(wire.TaskAnswer).decode
 _decode_offer = msgspec.msgpack.Decoder(wire.Offer).decode
@@ -42,26 +42,26 @@ log = get_logger(__name__)
 FD_ROOM = socket.CMSG_SPACE(struct.calcsize("i"))
 
 
-class Tray:
-    """Attempts on their way to a process. The node keeps both ends, so that it can take back what the process
-    has not: whoever receives a message first has it, and the kernel sees to that."""
+class PrefetchBuffer:
+    """Attempts on their way to a process. The node keeps both ends, so that it can take back attempts that
+    the process hasn't taken: the kernel gives each message to one receiver."""
 
     def __init__(self) -> None:
-        # One message an attempt. Where the kernel has no such stream, datagrams between the two do the same.
+        # One message for each attempt. Datagrams replace the missing message stream of other systems.
         kind = socket.SOCK_SEQPACKET if lifeline.LINUX else socket.SOCK_DGRAM
         self._near, self._far = socket.socketpair(socket.AF_UNIX, kind)
-        self._near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, TRAY_BYTES)
+        self._near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         self._near.setblocking(False)
 
     def fileno(self) -> int:
-        """The process's end."""
+        """Return the process's end."""
         return self._far.fileno()
 
     def put(self, offer: wire.Offer) -> bool:
-        """Put an attempt in; False if there is no room, or no process."""
+        """Add an attempt; return False if there is no room, or no process."""
         body, after = offer.attempt.body, offer.attempt.after
         try:
-            if len(body) + len(after) <= BESIDE_BYTES:
+            if len(body) + len(after) <= INLINE_BYTES_MAX:
                 self._near.send(_encode(offer))
             else:
                 light = msgspec.structs.replace(offer.attempt, body=b"", after=b"")
@@ -73,12 +73,12 @@ class Tray:
         return True
 
     def take_back(self) -> list[int]:
-        """The numbers of all that still lies in it, taken out."""
+        """Remove all attempts, and return their numbers."""
         numbers = []
         with contextlib.suppress(BlockingIOError):
             while True:
-                # Not recv_fds: in Python 3.11 that passes no flags on.
-                data, ancillary, _, _ = self._far.recvmsg(TRAY_BYTES, FD_ROOM, socket.MSG_DONTWAIT)
+                # Not recv_fds: in Python 3.11 it ignores the flags.
+                data, ancillary, _, _ = self._far.recvmsg(BUFFER_BYTES, FD_ROOM, socket.MSG_DONTWAIT)
                 for _, _, fd in ancillary:
                     os.close(struct.unpack("i", fd[:4])[0])
                 if not data:
@@ -87,7 +87,7 @@ class Tray:
         return numbers
 
     def finish(self) -> None:
-        """Let the process know that nothing more comes."""
+        """Let the process end after the last attempt."""
         with contextlib.suppress(OSError):
             self._near.shutdown(socket.SHUT_WR) if lifeline.LINUX else self._near.send(b"")
 
@@ -96,8 +96,8 @@ class Tray:
         self._far.close()
 
 
-class _StackLook:
-    """A question where an attempt is, for all who ask at the same time."""
+class _StacksQuestion:
+    """A question for an attempt's stacks, shared by all callers at the same time."""
 
     __slots__ = ("answered", "text")
 
@@ -107,36 +107,36 @@ class _StackLook:
 
 
 class ForkserverTaskSlot(SlotProcess):
-    """A child process that takes attempts from its tray, one after another."""
+    """A child process that takes attempts from its prefetch buffer, one after another."""
 
     def __init__(self, given: ProcessSetup, listener: Listener) -> None:
         super().__init__(given)
         self._default_mb = given.memory_mb
         self._listener = listener
-        self._tray = Tray()
+        self._buffer = PrefetchBuffer()
         pipe, self._pen = os.pipe()
-        self._output = Output(pipe, given.clock, self._said, self._dropped)
+        self._output = Output(pipe, given.clock, self._on_line, self._on_dropped)
         self._given: dict[int, int] = {}
-        """What each attempt that has not ended may use, in MiB, by its number, the oldest first."""
-        self._seen = asyncio.Event()
-        self._looks: dict[int, _StackLook] = {}
+        """The limit of memory of each unfinished attempt in MiB, by number, the oldest first."""
+        self._dumped = asyncio.Event()
+        self._questions: dict[int, _StacksQuestion] = {}
 
     @property
     def fds(self) -> Sequence[int]:
-        return self._tray.fileno(), self._pen
+        return self._buffer.fileno(), self._pen
 
     def forked(self) -> None:
         os.close(self._pen)
 
     def offer(self, number: int, attempt: Attempt) -> bool:
-        if self._why or not self._tray.put(wire.Offer(number, attempt)):
+        if self._why or not self._buffer.put(wire.Offer(number, attempt)):
             return False
         self._given[number] = attempt.memory_mb or self._default_mb
         self.memory_mb = next(iter(self._given.values()))
         return True
 
     def withdraw(self) -> list[int]:
-        numbers = [] if self._why else self._tray.take_back()
+        numbers = [] if self._why else self._buffer.take_back()
         for number in numbers:
             del self._given[number]
         return numbers
@@ -152,26 +152,26 @@ class ForkserverTaskSlot(SlotProcess):
         if self._exited.is_set():
             return ""
         self._read_stacks()
-        self._server.signal(self.name, LOOK_SIGNAL)
-        self._seen.clear()
-        asyncio.get_running_loop().add_reader(self._stacks, self._see)
-        if await self._clock.wait(self._seen, LOOK_TIMEOUT_S):
-            await self._clock.sleep(LOOK_TIMEOUT_S / 10)  # it is written in pieces, in a moment
+        self._server.signal(self.name, STACKS_SIGNAL)
+        self._dumped.clear()
+        asyncio.get_running_loop().add_reader(self._stacks, self._end_dump)
+        if await self._clock.wait(self._dumped, DUMP_TIMEOUT_S):
+            await self._clock.sleep(DUMP_TIMEOUT_S / 10)  # the process writes it in pieces
         if self._exited.is_set():
             return self._dump
-        self._see()
+        self._end_dump()
         return self._read_stacks()
 
-    async def look(self, number: int) -> str | None:
+    async def stacks_of(self, number: int) -> str | None:
         if self._why or number not in self._given:
             return ""
-        if (look := self._looks.get(number)) is None:
-            look = self._looks[number] = _StackLook()
-            self._transport.write(wire.frame(wire.LookAtAttempt(), number))
-        await self._clock.wait(look.answered, ANSWER_TIMEOUT_S)
-        if self._looks.get(number) is look:
-            del self._looks[number]
-        return look.text
+        if (question := self._questions.get(number)) is None:
+            question = self._questions[number] = _StacksQuestion()
+            self._transport.write(wire.frame(wire.StacksRequest(), number))
+        await self._clock.wait(question.answered, ANSWER_TIMEOUT_S)
+        if self._questions.get(number) is question:
+            del self._questions[number]
+        return question.text
 
     def terminate(self) -> None:
         self._server.signal(self.name, signal.SIGTERM, group=True)
@@ -179,58 +179,58 @@ class ForkserverTaskSlot(SlotProcess):
     async def kill(self, reason: str) -> str:
         return await self._kill(reason, dump=False)
 
-    def heard(self, call: int, payload: bytes) -> None:
+    def on_frame(self, call: int, payload: bytes) -> None:
         match _decode(payload):
-            case wire.AttemptEnded(tried):
-                self._ended(call, tried)
+            case wire.AttemptEnded(report):
+                self._ended(call, report)
             case wire.Advanced(progress):
-                self._listener.advanced(self, call, progress)
+                self._listener.on_progress(self, call, progress)
             case wire.AttemptStacks(text):
                 self._found(call, text)
             case wire.LogLine(level, event, values):
-                self._listener.said(self, call, level, event, values)
+                self._listener.on_log(self, call, level, event, values)
             case wire.SlotReady(pid, error):
                 self.pid = pid
                 self.refusal = error
                 self.ready.set()
 
-    def _ended(self, number: int, tried: Tried) -> None:
+    def _ended(self, number: int, report: AttemptReport) -> None:
         if number not in self._given:
-            log.warning("a slot ended an attempt that it does not have", slot=self.name, attempt=number)
+            log.warning("slot ended an unknown attempt", slot=self.name, attempt=number)
             return
-        if tried.output or self._output.owes:
+        if report.output or self._output.pending:
             self._output.flush()
         del self._given[number]
         self.memory_mb = next(iter(self._given.values()), self._default_mb)
-        self._listener.told(self, number, tried)
+        self._listener.on_ended(self, number, report)
 
-    def _said(self, line: str) -> None:
-        """A line of its standard output: of the attempt at work, for its process runs one at a time."""
-        self._listener.said(self, next(iter(self._given), 0), "info", line, {})
+    def _on_line(self, line: str) -> None:
+        """Log a line of standard output, as the running attempt's."""
+        self._listener.on_log(self, next(iter(self._given), 0), "info", line, {})
 
-    def _dropped(self, lines: int, size: int) -> None:
+    def _on_dropped(self, lines: int, size: int) -> None:
         dropped = {"lines": lines, "bytes": size}
-        self._listener.said(self, next(iter(self._given), 0), "warning", DROPPED, dropped)
+        self._listener.on_log(self, next(iter(self._given), 0), "warning", DROPPED, dropped)
 
     def _found(self, number: int, text: str) -> None:
-        if (look := self._looks.pop(number, None)) is not None:
-            look.text = text
-            look.answered.set()
+        if (question := self._questions.pop(number, None)) is not None:
+            question.text = text
+            question.answered.set()
 
     def lost(self) -> None:
-        self._see()
-        for number in list(self._looks):
+        self._end_dump()
+        for number in list(self._questions):
             self._found(number, "")
-        self._untouched = self._tray.take_back()
-        self._tray.close()
+        self._untouched = self._buffer.take_back()
+        self._buffer.close()
         self._output.close()
 
     def _dismiss(self) -> None:
-        self._tray.finish()
+        self._buffer.finish()
 
-    def _see(self) -> None:
+    def _end_dump(self) -> None:
         asyncio.get_running_loop().remove_reader(self._stacks)
-        self._seen.set()
+        self._dumped.set()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +244,7 @@ class TaskSlotSettings(SlotSettings):
 
 
 def task_slots(settings: TaskSlotSettings, clock: Clock) -> ForkserverSlots[[Listener], ForkserverTaskSlot]:
-    """Makes slots for the tasks of an app."""
+    """Return the maker of slots for an app's tasks."""
     places = [settings.worker, settings.app if settings.preload else ""]
     setup = wire.SlotSetup(
         os.getpid(),
@@ -259,7 +259,7 @@ def task_slots(settings: TaskSlotSettings, clock: Clock) -> ForkserverSlots[[Lis
 
 
 def _file(*parts: bytes) -> IO[bytes]:
-    """A file in memory, where there is such a thing."""
+    """Return a file with these parts, in memory where the system can."""
     memory = os.memfd_create("body") if lifeline.LINUX else None
     file = tempfile.TemporaryFile() if memory is None else os.fdopen(memory, "w+b")  # noqa: SIM115
     file.writelines(parts)

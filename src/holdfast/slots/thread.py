@@ -1,4 +1,4 @@
-"""A thread in which handlers run, in the process of a test or of a command."""
+"""A thread for handlers in the process of a test or a command."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ T = TypeVar("T")
 
 
 class SlotThread:
-    """Runs coroutines that need no event loop, one after another, in one thread. The thread ends with this
+    """Runs coroutines without an event loop, one after another, in one thread, which ends with this
     object."""
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         threading.Thread(target=_serve, args=(self._calls,), name=name, daemon=True).start()
         self.end = weakref.finalize(self, self._calls.put, None)
-        """Let the thread end after it has done its work."""
+        """Let the thread end after its work."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run a coroutine, even if nobody waits for its outcome."""
+        """Run a coroutine, even if nothing waits for its outcome."""
         outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def call() -> None:
             try:
                 result = drive(work)
-            except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+            except BaseException as error:  # noqa: BLE001 - raised where the outcome is read
                 outcome.set_exception(error)
             else:
                 outcome.set_result(result)
 
-        outcome.set_running_or_notify_cancel()  # from now on it can't be cancelled
+        outcome.set_running_or_notify_cancel()  # it can't be cancelled from here on
         self.call(call)
         return outcome
 
     async def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """The outcome of a coroutine."""
+        """Return the outcome of a coroutine."""
         return await asyncio.wrap_future(self.run(work))
 
     def call(self, function: Callable[[], None]) -> None:
-        """Call a function in the thread, and don't wait for it."""
+        """Call a function in the thread without waiting for it."""
         self._calls.put(function)
 
 
@@ -54,7 +54,7 @@ def _serve(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
 
 
 def drive(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends, as a worker's calls don't where no loop runs."""
+    """Run a coroutine that never suspends, such as a worker's call without a running loop."""
     try:
         work.send(None)
     except StopIteration as end:

@@ -1,8 +1,8 @@
-"""The traces of handlers, inside a slot: the spans of user code join the span of the message.
+"""The traces of handlers inside a slot: the spans of user code join the span of the message.
 
-No SDK of OpenTelemetry runs in a slot. Where its API is installed, the span of the message is the current one
-while a handler runs. What is begun under it, unless the app has set a provider of its own, is recorded here
-and goes to the node with the answer to the call.
+No SDK of OpenTelemetry runs in a slot. If its API is installed, the span of the message is the current one
+while a handler runs. Spans under it are recorded here and sent to the node with the answer, unless the app
+has its own provider.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.common.traceparent import says_sampled
 from holdfast.ports.tracing import TracedCall
 
 current_call: ContextVar[TracedCall | None] = ContextVar("holdfast_traced_call", default=None)
-"""What takes the spans that user code makes now."""
+"""The call that takes the spans of user code."""
 
 NOT_OF_APPS = ("opentelemetry.trace", "holdfast.slots.span_api")
 """The modules of the providers that no app has set."""
@@ -26,10 +26,10 @@ _api: list[ModuleType | None] = []
 
 
 def span_api() -> ModuleType | None:
-    """Return the module that speaks with the API of OpenTelemetry; None where that isn't installed."""
+    """Return the module that uses OpenTelemetry's API; None if the API isn't installed."""
     if not _api:
         try:
-            from holdfast.slots import span_api as module  # noqa: PLC0415 - only where something is traced
+            from holdfast.slots import span_api as module  # noqa: PLC0415 - only for traces
         except ImportError:
             _api.append(None)
         else:
@@ -38,8 +38,8 @@ def span_api() -> ModuleType | None:
 
 
 def joins(traceparent: str) -> bool:
-    """Return True if spans of user code are to join this place: its trace is recorded, or the app has a
-    provider of its own, which must know that it isn't."""
+    """Return whether spans of user code must join this place: its trace is recorded, or the app's own
+    provider must know that it isn't."""
     if says_sampled(traceparent):
         return True
     api = sys.modules.get("opentelemetry.trace")
@@ -48,7 +48,7 @@ def joins(traceparent: str) -> bool:
 
 @contextlib.contextmanager
 def handling(call: TracedCall, place: int, traceparent: str, wall: Callable[[], float]) -> Iterator[None]:
-    """Have user code run under the span of a message, which is the one at ``place`` in its call."""
+    """Run user code under the span of a message, the one at ``place`` in its call."""
     token = current_call.set(call)
     module = span_api()
     began_ns = int(wall() * 1e9)
@@ -61,6 +61,6 @@ def handling(call: TracedCall, place: int, traceparent: str, wall: Callable[[], 
 
 
 def provide_spans() -> None:
-    """Record what user code in this process traces, unless it has a provider of its own."""
+    """Record the spans of user code in this process, unless it has its own provider."""
     if (module := span_api()) is not None:
         module.provide()

@@ -1,7 +1,7 @@
 """Frames between a node, its fork server and its slots.
 
-A frame is its length in four bytes, the number of the call that it is about in eight, then MessagePack. A
-slot's calls are numbered from 1, attempts at tasks as their pool numbers them. 0 stands for no call.
+A frame is its length in four bytes, the number of its call in eight, then MessagePack. A slot's calls are
+numbered from 1, attempts at tasks as their pool numbers them. 0 stands for no call.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import struct
 
 import msgspec
 
-from holdfast.ports.slots import Attempt, MessageWork, Progress, QueryResult, RunResult, Tried
+from holdfast.ports.slots import Attempt, AttemptReport, MessageWork, Progress, QueryResult, RunResult
 
 HEADER = struct.Struct("!IQ")
 
 
 class SlotSetup(msgspec.Struct, frozen=True, array_like=True):
-    """To the fork server, first: what slots run. ``factory`` makes a worker from a host and ``args``."""
+    """The first message to the fork server. ``factory`` makes a slot's worker from a host and ``args``."""
 
     node: int
     preload: list[str]
@@ -28,8 +28,8 @@ class SlotSetup(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Spawn(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """To the fork server: a new slot. Its descriptors come along: a socket and a pipe for its stacks; for
-    tasks also its tray and a pipe for its output."""
+    """To the fork server: fork a slot. Its descriptors come with the message: a socket and a pipe for its
+    stacks; for tasks also its prefetch buffer and a pipe for its output."""
 
     name: str
 
@@ -43,15 +43,15 @@ class Signal(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class KillAfter(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """To the fork server: kill the slot and its descendants so many seconds from now, unless this is said
-    again before; None: never."""
+    """To the fork server: kill the slot and its descendants after this time, unless another message comes
+    before; None for never."""
 
     name: str
     seconds: float | None
 
 
 class Spawned(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """From the fork server."""
+    """From the fork server: a slot was forked."""
 
     name: str
     pid: int
@@ -65,7 +65,7 @@ class Exited(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class OpenStream(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """To a slot."""
+    """To a slot: open a stream."""
 
     stream: str
     key: str
@@ -74,7 +74,7 @@ class OpenStream(msgspec.Struct, frozen=True, array_like=True, tag=0):
 
 
 class RunMessages(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """To a slot."""
+    """To a slot: handle messages."""
 
     stream: str
     key: str
@@ -84,14 +84,14 @@ class RunMessages(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class CloseStream(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """To a slot."""
+    """To a slot: close a stream."""
 
     stream: str
     key: str
 
 
 class LoadStream(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """To a slot."""
+    """To a slot: load a stream's models."""
 
     stream: str
     key: str
@@ -99,7 +99,7 @@ class LoadStream(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class QueryStream(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """To a slot."""
+    """To a slot: answer a query."""
 
     stream: str
     key: str
@@ -109,7 +109,7 @@ class QueryStream(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class SlotReady(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """From a slot, first: the app is imported, or ``error`` says why not."""
+    """The first message of a slot: it has imported the app, or ``error`` has the reason."""
 
     pid: int
     error: str = ""
@@ -124,7 +124,7 @@ class Noted(msgspec.Struct, frozen=True, array_like=True, tag=1):
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """From a slot: the answer to LoadStream, OpenStream and CloseStream.
 
-    ``rejected`` tells a state's fault from the handler's, ``model`` that of a model."""
+    ``rejected``: the state is to blame, not the handler. ``model``: the model to blame."""
 
     error: str = ""
     detail: str = ""
@@ -135,19 +135,19 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag=2):
 class RunDone(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """From a slot: the answer to RunMessages."""
 
-    ran: RunResult
+    result: RunResult
 
 
 class SlotModels(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """From a slot, whenever either changes: the model that the call is loading, and those that are loaded."""
+    """From a slot, after each change: the model that the call loads now, and the loaded models."""
 
     loading: str
     loaded: list[str]
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
-    """In a slot's tray: an attempt. Where its body and what it follows upon are ``attached``, the descriptor
-    of a file that holds both comes along; the body has so many bytes of it."""
+    """An attempt in a slot's prefetch buffer. With ``attached``, the descriptor of a file with ``body`` and
+    ``after`` comes with the message; ``attached`` is the size of the body in it."""
 
     number: int
     attempt: Attempt
@@ -155,19 +155,19 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CancelAttempt(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """To a slot for tasks: the attempt is to end."""
+    """To a slot for tasks: end the attempt."""
 
     reason: str
 
 
-class LookAtAttempt(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """To a slot for tasks: where is the attempt?"""
+class StacksRequest(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """To a slot for tasks: return the attempt's stacks."""
 
 
 class AttemptEnded(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """From a slot for tasks: the attempt has ended."""
 
-    tried: Tried
+    report: AttemptReport
 
 
 class Advanced(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -185,7 +185,7 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 
 class AttemptStacks(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """From a slot for tasks: where the attempt is, thread by thread; "" for one that isn't at hand."""
+    """From a slot for tasks: the attempt's stacks, thread by thread; "" if it isn't running."""
 
     text: str
 
@@ -193,32 +193,32 @@ class AttemptStacks(msgspec.Struct, frozen=True, array_like=True, tag=9):
 class QueryDone(msgspec.Struct, frozen=True, array_like=True, tag=8):
     """From a slot: the answer to QueryStream."""
 
-    queried: QueryResult
+    result: QueryResult
 
 
 Order = Spawn | Signal | KillAfter
 Event = Spawned | Exited
 Request = OpenStream | RunMessages | CloseStream | LoadStream | QueryStream
 Answer = SlotReady | Noted | Opened | RunDone | SlotModels | QueryDone
-TaskRequest = CancelAttempt | LookAtAttempt
+TaskRequest = CancelAttempt | StacksRequest
 TaskAnswer = SlotReady | AttemptEnded | Advanced | LogLine | AttemptStacks
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 def frame(message: msgspec.Struct, call: int = 0) -> bytearray:
-    """A message with its length, and the call that it is about."""
+    """Return a message as a frame of that call."""
     buffer = bytearray(HEADER.size)
     try:
         _encoder.encode_into(message, buffer, HEADER.size)
     except OverflowError:
-        _encoder.encode_into(_spelled(message), buffer, HEADER.size)
+        _encoder.encode_into(_with_texts(message), buffer, HEADER.size)
     HEADER.pack_into(buffer, 0, len(buffer) - HEADER.size, call)
     return buffer
 
 
-def _spelled(message: msgspec.Struct) -> msgspec.Struct:
-    """A RunMessages whose numbers are past the 64 bits that MessagePack has, with texts in their place."""
+def _with_texts(message: msgspec.Struct) -> msgspec.Struct:
+    """Return a RunMessages with texts for its numbers, which are too large for MessagePack's 64 bits."""
     assert isinstance(message, RunMessages)
     names = MessageWork.__struct_fields__
     work = [
@@ -232,7 +232,7 @@ class Splitter:
     """Cuts a byte stream into frames.
 
     Attributes:
-        unfinished: the call whose frame has come in part; 0 for none.
+        unfinished: the call whose frame is incomplete; 0 for none.
     """
 
     def __init__(self) -> None:
@@ -240,7 +240,7 @@ class Splitter:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Take what was read; returns the frames that are complete, each as its call and its payload."""
+        """Take received bytes; return the complete frames, each as its call and its payload."""
         buffer = self._buffer
         buffer += data
         frames = []

@@ -187,7 +187,7 @@ class OfflineStream:
     def failed(self, error: BaseException) -> None:
         self._error = error
 
-    def tell_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
+    def report_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
         pass
 
 

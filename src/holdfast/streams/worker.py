@@ -229,7 +229,7 @@ class StreamWorker:
         self._decoders = {name: decoder(spec.message) for name, spec in streams.items()}
         self._open: dict[tuple[str, str], _Open] = {}
         self.lanes: dict[tuple[str, str], _KeyLane] = {}
-        self._models = Models(models or {}, self._tell_models, model_memory_mb)
+        self._models = Models(models or {}, self._report_models, model_memory_mb)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def check_wakes(self, stream: str) -> None:
@@ -476,9 +476,9 @@ class StreamWorker:
                 raise HandlerFailed(text, detail=detail) from error
             raise ModelFailed(text, name, detail=detail) from error
 
-    def _tell_models(self, user: tuple[str, str], loading: str, loaded: Sequence[str]) -> None:
+    def _report_models(self, user: tuple[str, str], loading: str, loaded: Sequence[str]) -> None:
         stream, key = user
-        self.host.tell_models(stream, key.removesuffix(QUERY), loading, loaded)
+        self.host.report_models(stream, key.removesuffix(QUERY), loading, loaded)
 
     async def fetch(self, url: str) -> bytes:
         """An object's bytes."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 
 from holdfast.common.acts import Send
-from holdfast.ports.slots import Attempt, Progress, Tried
+from holdfast.ports.slots import Attempt, AttemptReport, Progress
 from holdfast.ports.tracing import TracedCall
 from holdfast.rules.tasks.attempt import AttemptEnd, How
 
@@ -93,7 +93,7 @@ class Running:
         return f"hangs: no progress for stall_s = {attempt.stall_s:g}"
 
 
-def outcome(run: Running, tried: Tried) -> Ended:
+def outcome(run: Running, tried: AttemptReport) -> Ended:
     """Return the result of an attempt from the report of its process."""
     how, error, detail = How.RETURNED, tried.error, tried.detail
     if run.fate is How.TIMED_OUT:

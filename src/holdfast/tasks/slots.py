@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.cluster.host import Host
 from holdfast.cluster.slot_pool import SlotPool
 from holdfast.cluster.tracer import trace_of
-from holdfast.ports.slots import Attempt, Progress, TaskSlot, TaskSlotMaker, Tried
+from holdfast.ports.slots import Attempt, AttemptReport, Progress, TaskSlot, TaskSlotMaker
 from holdfast.rules.tasks.attempt import How
 from holdfast.tasks.running import Ended, Running, outcome
 
@@ -225,7 +225,7 @@ class TaskSlots:
         seat = next((seat for seat in self.seats.values() if run in seat.line), None)
         if run is None or seat is None:
             return None
-        return run, await seat.slot.look(run.number)
+        return run, await seat.slot.stacks_of(run.number)
 
     def renew(self, task_id: str, lease_s: float) -> None:
         """The attempt may run on, for so long from now. Does nothing for one that isn't in hand."""
@@ -235,8 +235,8 @@ class TaskSlots:
 
     # --- as the listener of its slots
 
-    def told(self, slot: TaskSlot, number: int, tried: Tried) -> None:
-        """As Listener.told."""
+    def on_ended(self, slot: TaskSlot, number: int, report: AttemptReport) -> None:
+        """As Listener.on_ended."""
         seat = self.seats[slot.name]
         run = seat.attempt(number)
         if run is None:
@@ -250,15 +250,15 @@ class TaskSlots:
         else:
             seat.idle_since = now
             self._stirred.set()
-        self._note_time(run.attempt.type, tried.took_s)
-        if tried.spoiled or run.fate is not None:  # what it started may go on without it
+        self._note_time(run.attempt.type, report.took_s)
+        if report.spoiled or run.fate is not None:  # what it started may go on without it
             self._thin(seat)
             self._retire(seat)
-        self._end(run, outcome(run, tried))
+        self._end(run, outcome(run, report))
         self._place()
 
-    def advanced(self, slot: TaskSlot, number: int, progress: Progress) -> None:
-        """As Listener.advanced."""
+    def on_progress(self, slot: TaskSlot, number: int, progress: Progress) -> None:
+        """As Listener.on_progress."""
         run = self._attempt(slot, number)
         if run is None:
             return  # what an attempt left behind in a thread goes on after its end
@@ -273,8 +273,8 @@ class TaskSlots:
         if run.on_progress is not None:
             run.on_progress(run)
 
-    def said(self, slot: TaskSlot, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
-        """As Listener.said."""
+    def on_log(self, slot: TaskSlot, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
+        """As Listener.on_log."""
         run = self._attempt(slot, number)
         context = {"slot": slot.name}
         if run is not None:

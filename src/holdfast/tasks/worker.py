@@ -19,7 +19,7 @@ import msgspec
 from holdfast.common.codec import encode_result
 from holdfast.common.user_code import describe, explain, resolve
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
-from holdfast.ports.slots import Attempt, Progress, TaskHost, Tried
+from holdfast.ports.slots import Attempt, AttemptReport, Progress, TaskHost
 from holdfast.ports.tracing import TracedCall
 from holdfast.slots.sends import SendRecorder, check_seconds
 from holdfast.slots.traced import handling, joins
@@ -159,7 +159,7 @@ class TaskExecutor:
         self._job: AttemptJob | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def attempt(self, number: int, attempt: Attempt) -> Tried:
+    async def attempt(self, number: int, attempt: Attempt) -> AttemptReport:
         """As TaskWorker.attempt."""
         job = AttemptJob(self._host, self._app, number, attempt, self._targets)
         traced = TracedCall() if attempt.traceparent and joins(attempt.traceparent) else None
@@ -174,7 +174,7 @@ class TaskExecutor:
             return failed if traced is None else msgspec.structs.replace(failed, traced=traced)
         finally:
             self._job = None
-        return Tried(result, took_s=job.took_s, sends=job.recorder.take_sends(), traced=traced)
+        return AttemptReport(result, took_s=job.took_s, sends=job.recorder.take_sends(), traced=traced)
 
     def cancel(self, reason: str) -> None:
         """As TaskWorker.cancel: the handler is interrupted first, then the hooks run, here."""
@@ -259,7 +259,7 @@ class TaskExecutor:
                     task.cancel()
                 loop.run_until_complete(asyncio.wait(left))
 
-    def _failed(self, attempt: Attempt, job: AttemptJob, error: BaseException) -> Tried:
+    def _failed(self, attempt: Attempt, job: AttemptJob, error: BaseException) -> AttemptReport:
         """Return the report of an attempt that raised. Raises the slot's end again, as no handler's error."""
         cancelled = isinstance(error, Cancelled)
         if isinstance(error, asyncio.CancelledError):
@@ -269,7 +269,7 @@ class TaskExecutor:
         self._host.failed(error)
         spec = self._specs.get(attempt.type)
         no_use = isinstance(error, InvalidMessage) or (spec is not None and isinstance(error, spec.permanent))
-        return Tried(
+        return AttemptReport(
             error=describe(error),
             detail=explain(error),
             permanent=no_use or getattr(error, "permanent", False) is True,

@@ -15,13 +15,13 @@ from holdfast.app.app import App
 from holdfast.ports.meter import Meter
 from holdfast.ports.slots import (
     Attempt,
+    AttemptReport,
     MessageWork,
     Progress,
     QueryResult,
     RunResult,
     SlotHost,
     TaskHost,
-    Tried,
 )
 from holdfast.registration.services import service_of
 from holdfast.slots.thread import SlotThread, drive
@@ -94,7 +94,7 @@ class ThreadTaskWorker:
         self._thread.call(self._worker.close)
         self._thread.end()
 
-    async def attempt(self, number: int, attempt: Attempt) -> Tried:
+    async def attempt(self, number: int, attempt: Attempt) -> AttemptReport:
         return await self._thread.wait(self._worker.attempt(number, attempt))
 
     def cancel(self, reason: str) -> None:

@@ -165,7 +165,7 @@ class MemorySlot:
     def failed(self, error: BaseException) -> None:
         pass
 
-    def tell_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
+    def report_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
         self.loading, self.models = loading, loaded
         if (call := self._at_work(stream, key)) is not None:
             call.loading = loading

@@ -83,7 +83,7 @@ class MemoryTaskSlot:
     async def dump(self) -> str:
         return f"simulated stack: {self._doing()}" if self.alive else ""
 
-    async def look(self, number: int) -> str | None:
+    async def stacks_of(self, number: int) -> str | None:
         return await self.dump() if number == self.number else ""
 
     def terminate(self) -> None:
@@ -124,11 +124,11 @@ class MemoryTaskSlot:
 
     def progress(self, number: int, progress: Progress) -> None:
         if self.alive:
-            self._listener.advanced(self, number, progress)
+            self._listener.on_progress(self, number, progress)
 
     def log(self, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
         if self.alive:
-            self._listener.said(self, number, level, event, values)
+            self._listener.on_log(self, number, level, event, values)
 
     async def begin(self, attempt: Attempt) -> None:
         if self._before is not None:
@@ -154,7 +154,7 @@ class MemoryTaskSlot:
             if self._work.cancelled():
                 return self.die("was cancelled")
             self._at_hand = None
-            self._listener.told(self, number, self._work.result())
+            self._listener.on_ended(self, number, self._work.result())
 
     async def _lapse(self, seconds: float) -> None:
         await self._clock.sleep(seconds)

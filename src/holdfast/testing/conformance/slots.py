@@ -14,6 +14,7 @@ from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS
 from holdfast.errors import ConfigError, HandlerFailed, ModelFailed, SlotDied, StateRejected
 from holdfast.ports.slots import (
     Attempt,
+    AttemptReport,
     MessageWork,
     Progress,
     RunResult,
@@ -24,7 +25,6 @@ from holdfast.ports.slots import (
     StreamSlotMaker,
     TaskSlot,
     TaskSlotMaker,
-    Tried,
 )
 from holdfast.rules.tasks.task import State
 from holdfast.tasks.follow_ups import brief_of
@@ -482,31 +482,31 @@ class RecordingListener:
     """Keeps what slots tell."""
 
     def __init__(self) -> None:
-        self.tried: dict[int, Tried] = {}
+        self.reports: dict[int, AttemptReport] = {}
         self.order: list[int] = []
         self.progress: list[tuple[int, Progress]] = []
         self.lines: list[tuple[int, str, str, dict[str, Any]]] = []
         self._heard = asyncio.Event()
 
-    def told(self, slot: TaskSlot, number: int, tried: Tried) -> None:
-        self.tried[number] = tried
+    def on_ended(self, slot: TaskSlot, number: int, report: AttemptReport) -> None:
+        self.reports[number] = report
         self.order.append(number)
         self._heard.set()
 
-    def advanced(self, slot: TaskSlot, number: int, progress: Progress) -> None:
+    def on_progress(self, slot: TaskSlot, number: int, progress: Progress) -> None:
         self.progress.append((number, progress))
         self._heard.set()
 
-    def said(self, slot: TaskSlot, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
+    def on_log(self, slot: TaskSlot, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
         self.lines.append((number, level, event, dict(values)))
 
-    async def outcome(self, number: int) -> Tried:
-        """Return the result that is told of an attempt."""
+    async def outcome(self, number: int) -> AttemptReport:
+        """Wait for the report of an attempt."""
         async with asyncio.timeout(PATIENCE_S):
-            while number not in self.tried:
+            while number not in self.reports:
                 self._heard.clear()
                 await self._heard.wait()
-        return self.tried[number]
+        return self.reports[number]
 
     async def begun(self, count: int = 1) -> None:
         """Return when so many attempts have said how far they are."""
@@ -553,7 +553,7 @@ class TaskSlotsConformance(SlotsConformance):
             assert slot.offer(number, _attempt("echo", f"body {number}"))
         assert (await listener.outcome(19)).result == b'"body 19"'
         assert listener.order == list(range(20))
-        assert not any(tried.error for tried in listener.tried.values())
+        assert not any(report.error for report in listener.reports.values())
 
     async def test_a_body_of_a_megabyte_arrives_whole(self, slots: TaskSlotMaker) -> None:
         listener = RecordingListener()
@@ -610,7 +610,7 @@ class TaskSlotsConformance(SlotsConformance):
         assert (7, "warning", "told to end", {"again": True}) in listener.lines
         await listener.begun(2)
         slot.cancel(7, "again")
-        assert 8 not in listener.tried
+        assert 8 not in listener.reports
         slot.cancel(8, "enough")
         assert (await listener.outcome(8)).cancelled
 
@@ -637,15 +637,15 @@ class TaskSlotsConformance(SlotsConformance):
         slot = await slots.spawn(listener)
         slot.offer(7, _attempt("wait"))
         await listener.begun()
-        assert await slot.look(8) == ""
-        first, second = await asyncio.gather(slot.look(7), slot.look(7))
+        assert await slot.stacks_of(8) == ""
+        first, second = await asyncio.gather(slot.stacks_of(7), slot.stacks_of(7))
         assert "wait" in (first or "")
         assert first == second
         slot.cancel(7, "enough")
         assert (await listener.outcome(7)).cancelled
-        assert await slot.look(7) == ""
+        assert await slot.stacks_of(7) == ""
         await slot.kill("as told")
-        assert await slot.look(7) == ""
+        assert await slot.stacks_of(7) == ""
 
     async def test_the_killed_tell_what_they_left(self, slots: TaskSlotMaker) -> None:
         listener = RecordingListener()
