@@ -141,7 +141,7 @@ def test_a_damaged_or_cut_file_is_refused_before_anything_is_written(holdfast: A
         (whole[: len(whole) // 2], "damaged"),
         (b"".join(lines[:2] + lines[3:]), "digest"),
         (whole + lines[1], "after its end"),
-        (b"hello\n", "no back-up"),
+        (b"hello\n", "isn't a back-up"),
         (whole.replace(b'"format":1', b'"format":2', 1), "format 2"),
         (b"", "cut off"),
     ):
@@ -213,7 +213,7 @@ def test_a_file_that_is_no_backup_is_not_overwritten(holdfast: Any, name: str) -
     Path("folder").mkdir()
     done = holdfast("backup", name, "--url", SOURCE)
     assert (done.code, done.out) == (2, "")
-    assert f"{name} is there and is no back-up of Holdfast" in done.err
+    assert f"{name} exists and isn't a back-up of Holdfast" in done.err
     assert len(on(SOURCE, everything)[0]) == 3, "the database is as it was"
     assert Path("notes.txt").read_text() == "mine\n"
 

@@ -1,1 +1,1 @@
-"""Brings what a stopped cluster has from one set of services to another."""
+"""Transfers a stopped cluster's contents to other services, and backs up the state of streams in a file."""

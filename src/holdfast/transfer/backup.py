@@ -1,7 +1,7 @@
-"""A back-up: checkpoints and results of streams in a file, and back into an empty store.
+"""A back-up: checkpoints and results of streams, written to a file and restored to an empty store.
 
-The file is JSON lines. The first is the header, then come all checkpoints, then the results that they cover,
-and the last line has the counts and the SHA-256 of all lines before it. docs/backup.md describes the format.
+The file is JSON lines: the header, all checkpoints, the results that they cover, and a last line with the
+counts and the SHA-256 of all earlier lines. docs/backup.md describes the format.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -19,24 +20,24 @@ from holdfast.errors import ConfigError, Damaged, NoRoom, OperationRefused, Unav
 from holdfast.ports.state import Logged, StateStore, TransferableState
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.system.files import FULL, OWNER, whole_file
-from holdfast.transfer.contents import KEYS_AT_ONCE, STATES_AT_ONCE
-from holdfast.transfer.parts import PAGE, WRITE_BYTES, WRITES
+from holdfast.transfer.contents import STATES_AT_ONCE
+from holdfast.transfer.parts import Writer, checkpoint_pages, results_of
 
 FORMAT = 1
 
 TRIES_MAX = 200
-"""How often a checkpoint is read again because its stream committed meanwhile."""
+"""Reads of a checkpoint whose stream commits meanwhile."""
 
 HEADER_BYTES_MAX = 1 << 20
-"""How much of a file is read to tell whether it is a back-up."""
+"""Bytes of a file that are read to recognize a back-up."""
 
 EPOCH_MARGIN_US = 86_400 * 10**6
-"""How far a restored epoch is above the time: stores whose epochs follow the clock add chance
-to it at each opening, and hosts' clocks differ."""
+"""Microseconds by which a restored epoch is above the clock: stores whose epochs follow the clock add a
+random number at each opening, and hosts' clocks differ."""
 
 
 class Header(msgspec.Struct, frozen=True, tag="header"):
-    """The first line. ``streams`` are those that were asked for; all, if empty."""
+    """The first line. ``streams``: the chosen ones; all, if empty."""
 
     format: int
     made_at: float
@@ -52,7 +53,7 @@ class ResultLine(msgspec.Struct, frozen=True, tag="result"):
 
 
 class End(msgspec.Struct, frozen=True, tag="end"):
-    """The last line. ``last_cursor`` is the highest that the store had given when its results were read."""
+    """The last line. ``last_cursor``: the store's highest when its results were read."""
 
     checkpoints: int
     results: int
@@ -72,8 +73,8 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class RestoredKey(msgspec.Struct, frozen=True):
-    """A key as it was restored: it goes on after ``run:seq`` (empty if it had no message yet). ``effects``
-    of it are handed over again, and what its queue has deleted since ``made_at`` is missing."""
+    """A restored key. It goes on ``after`` ``run:seq`` (empty if it had no message yet). Its ``effects`` are
+    sent again, and the messages that its queue has deleted since ``made_at`` are missing."""
 
     key: str
     epoch: int
@@ -89,7 +90,7 @@ _decode = msgspec.json.Decoder(Line).decode
 
 
 def transferable(state: StateStore, url: str) -> TransferableState:
-    """Return the store if all that it has can be read and written. Raises ConfigError."""
+    """Return the store, if its contents can be read and written. Raises ConfigError."""
     if not hasattr(state, "stored"):
         raise ConfigError(f"state_url is {url!r}, whose contents can't be backed up or restored")
     return cast("TransferableState", state)
@@ -99,9 +100,9 @@ def transferable(state: StateStore, url: str) -> TransferableState:
 
 
 async def write(state: TransferableState, target: Path, made_at: float, streams: Collection[str]) -> Summary:
-    """Write a back-up while nodes run. The file gets its name once it is whole; until then a file of that
-    name stays as it was. Raises ConfigError for a file of that name that is no back-up, NoRoom, Unavailable,
-    and OperationRefused for a key that never holds still."""
+    """Write a back-up while nodes run. The file gets its name once it is complete; until then, an older file
+    of that name stays. Raises ConfigError if that file isn't a back-up, NoRoom, Unavailable, and
+    OperationRefused for a key that commits too often."""
     _check_target(target)
     try:
         with whole_file(target, OWNER, part=f".{target.name}.part-") as file:
@@ -115,7 +116,7 @@ async def write(state: TransferableState, target: Path, made_at: float, streams:
 
 
 def _check_target(target: Path) -> None:
-    """Raise ConfigError if something else than a back-up, or an empty file, has this name."""
+    """Raise ConfigError if the name is that of another file than a back-up or an empty one."""
     if not target.exists():
         return
     begins = b""
@@ -127,7 +128,7 @@ def _check_target(target: Path) -> None:
     with contextlib.suppress(*UNREADABLE):
         if isinstance(_decode(begins), Header):
             return
-    raise ConfigError(f"{target} is there and is no back-up of Holdfast, so it stays; name another file")
+    raise ConfigError(f"{target} exists and isn't a back-up of Holdfast, so it stays; name another file")
 
 
 async def _write_all(
@@ -149,13 +150,11 @@ async def _write_all(
         raise OperationRefused(
             f"no key of the stream {min(absent)!r} is in the state store; is its name right?"
         )
-    count, cursor, last = 0, 0, max(covered.values(), default=0)
-    while cursor < last and (page := await state.results(cursor, PAGE)):
-        for logged in page:
-            if logged.cursor <= covered.get(logged.key, 0):
-                add(ResultLine(logged))
-                count += 1
-        cursor = page[-1].cursor
+    count = 0
+    async for logged in results_of(state, until=max(covered.values(), default=0)):
+        if logged.cursor <= covered.get(logged.key, 0):
+            add(ResultLine(logged))
+            count += 1
     digest, highest = hashed.hexdigest(), await state.last_cursor()
     file.write(_encode(End(len(covered), count, highest, digest)) + b"\n")
     return Summary(made_at, streams, len(covered), count, highest, digest)
@@ -164,10 +163,8 @@ async def _write_all(
 async def _settled(
     state: TransferableState, streams: tuple[str, ...]
 ) -> AsyncIterator[tuple[Checkpoint, int]]:
-    """Yield each checkpoint with a cursor: of the key's results it covers just those up to there."""
-    after = ""
-    while listed := await state.checkpoints(after, KEYS_AT_ONCE):
-        after = listed[-1].key
+    """Yield each checkpoint with a cursor: it covers the key's results up to that cursor."""
+    async for listed in checkpoint_pages(state):
         keys = [c.key for c in listed if not streams or c.key.partition("/")[0] in streams]
         for begin in range(0, len(keys), STATES_AT_ONCE):
             waiting = keys[begin : begin + STATES_AT_ONCE]
@@ -189,29 +186,26 @@ async def _settled(
 async def _read(
     state: TransferableState, keys: Sequence[str]
 ) -> tuple[list[Checkpoint], dict[str, int], set[str]]:
-    """Return checkpoints, the last cursor that each covers, and which keys had a result meanwhile of which
-    nobody can tell whether their checkpoints cover it."""
+    """Return checkpoints, the last cursor that each covers, and the keys that had a result meanwhile which
+    their checkpoints may cover or not."""
     before = await state.last_cursor()
     found = await state.stored(keys)
     by_key = {checkpoint.key: checkpoint for checkpoint in found}
     cursors, moved = dict.fromkeys(by_key, before), set[str]()
-    until, cursor = await state.last_cursor(), before
-    while cursor < until and (page := await state.results(cursor, PAGE)):
-        for logged in page:
-            if logged.cursor > until or (checkpoint := by_key.get(logged.key)) is None:
-                continue
-            covers = _covers(checkpoint, logged)
-            if covers is None:
-                moved.add(logged.key)
-            elif covers:
-                cursors[logged.key] = logged.cursor
-        cursor = page[-1].cursor
+    async for logged in results_of(state, before, await state.last_cursor()):
+        if (checkpoint := by_key.get(logged.key)) is None:
+            continue
+        covers = _covers(checkpoint, logged)
+        if covers is None:
+            moved.add(logged.key)
+        elif covers:
+            cursors[logged.key] = logged.cursor
     return found, cursors, moved
 
 
 def _covers(checkpoint: Checkpoint, logged: Logged) -> bool | None:
-    """Tell whether a checkpoint covers a result of its stream, if the place of the message says so: results
-    of one opening come in the order of places. A stream that remembers identities may have other names."""
+    """Return whether a checkpoint covers a result of its stream; None if unknown. Results of one opening come
+    in the order of places. In a stream that remembers identities, names may be other than places."""
     run, _, seq = logged.result.name.partition(":")
     log = checkpoint.log
     if log is None or checkpoint.recent or logged.epoch != checkpoint.epoch:
@@ -225,8 +219,8 @@ def _covers(checkpoint: Checkpoint, logged: Logged) -> bool | None:
 
 
 def verify(source: Path) -> Summary:
-    """Read the whole file. Raises Damaged if it isn't just what was written, and ConfigError if it is no
-    back-up that this version can read."""
+    """Read and check the whole file. Raises Damaged if it differs from the written one, and ConfigError if
+    this version can't read it as a back-up."""
     header, end = Header(FORMAT, 0.0), End(0, 0, 0, "")
     with _opened(source) as file:
         for line in lines(source, file):
@@ -238,7 +232,7 @@ def verify(source: Path) -> Summary:
 
 
 def lines(source: Path, file: BinaryIO) -> Iterator[Line]:
-    """Yield all lines, and check them: only once all are read is it known that the file is whole."""
+    """Yield all lines, and check them. The file is valid only once all lines are read."""
     hashed, counts, place = hashlib.sha256(), [0, 0], 0
     end: End | None = None
     for place, text in enumerate(file, 1):
@@ -248,10 +242,10 @@ def lines(source: Path, file: BinaryIO) -> Iterator[Line]:
             line = _decode(text)
         except UNREADABLE as error:
             if place == 1:
-                raise ConfigError(f"{source} is no back-up of Holdfast ({error})") from error
+                raise ConfigError(f"{source} isn't a back-up of Holdfast ({error})") from error
             raise Damaged(f"{source} is damaged at line {place} ({error}); use another back-up") from error
         if isinstance(line, Header) != (place == 1):
-            raise ConfigError(f"{source} is no back-up of Holdfast: a header is only its first line")
+            raise ConfigError(f"{source} isn't a back-up of Holdfast: only the first line must be a header")
         if isinstance(line, Header) and line.format != FORMAT:
             raise ConfigError(
                 f"{source} has format {line.format}; this version of Holdfast reads format {FORMAT}: use the"
@@ -284,8 +278,8 @@ def _opened(source: Path) -> Iterator[BinaryIO]:
 async def restore(state: TransferableState, source: Path, now: float) -> AsyncIterator[RestoredKey]:
     """Write a verified file to an empty store, and yield each key. ``now`` is the wall time.
 
-    Epochs begin anew above all that were ever issued, so that no writer from before fits. Cursors jump
-    above all that were ever given, so that a follower which was further than the back-up misses nothing."""
+    New epochs are above all earlier ones, so that an old writer is refused. New cursors are above all earlier
+    ones, so that a follower that was further than the back-up misses nothing."""
     summary = verify(source)
     if await state.checkpoints("", 1) or await state.results(0, 1):
         raise OperationRefused(
@@ -295,21 +289,19 @@ async def restore(state: TransferableState, source: Path, now: float) -> AsyncIt
     now_us = round(now * 1e6)
     above = max(summary.last_cursor, now_us)
     await state.restore_results([], above=above)  # also SQLite's epochs of new keys begin above this
-    checkpoints, results, size = list[Checkpoint](), list[Logged](), 0
+    checkpoints = Writer[Checkpoint](state.restore)
+    results = Writer[Logged](partial(state.restore_results, above=above))
     with _opened(source) as file:
         for line in lines(source, file):
             if isinstance(line, CheckpointLine):
                 raised = _raised(line.checkpoint, now_us)
-                checkpoints.append(raised)
-                size += len(raised.state or b"")
-                yield _told(raised, summary.made_at)
+                await checkpoints.add(raised, len(raised.state or b""))
+                yield _restored(raised, summary.made_at)
             elif isinstance(line, ResultLine):
-                results.append(line.result)
-                size += len(line.result.result.body)
-            if isinstance(line, End) or len(checkpoints) + len(results) == WRITES or size > WRITE_BYTES:
-                await state.restore(checkpoints)
-                await state.restore_results(results, above=above)
-                checkpoints, results, size = [], [], 0
+                await checkpoints.flush()  # all come before the results
+                await results.add(line.result, len(line.result.result.body))
+    await checkpoints.flush()
+    await results.flush()
 
 
 def _raised(checkpoint: Checkpoint, now_us: int) -> Checkpoint:
@@ -317,7 +309,7 @@ def _raised(checkpoint: Checkpoint, now_us: int) -> Checkpoint:
     return msgspec.structs.replace(checkpoint, epoch=epoch, member="")
 
 
-def _told(checkpoint: Checkpoint, made_at: float) -> RestoredKey:
+def _restored(checkpoint: Checkpoint, made_at: float) -> RestoredKey:
     log = checkpoint.log
     after = f"{log.run}:{log.seq}" if log is not None else ""
     return RestoredKey(checkpoint.key, checkpoint.epoch, after, len(checkpoint.effects), made_at)

@@ -1,24 +1,24 @@
-"""The contents of services, as the parts that are brought from one set of services to another.
+"""The contents of services, in parts that are transferred to other services.
 
-All is written as it is, but for two things. A message gets its id as the attribute ``id``, because its new
-queue gives it another one, by which a message that was handled and not yet deleted would not be known again.
-And what the registry says of an app's nodes and of the URLs of its services is left out: they say it anew.
+All records are written unchanged, with two exceptions. A message keeps its id as the attribute ``id``: its
+new queue gives it another one, by which a message that was handled and not yet deleted would not be
+recognized. And the registry's entries of an app's nodes and of the URLs of its services are left out: the
+nodes write new ones.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 
 from holdfast.errors import ConfigError, OperationRefused
-from holdfast.ports.queue import DeadLetter, TransferableQueue, WaitingMessage
-from holdfast.ports.registry import Document, Registry
+from holdfast.ports.queue import TransferableQueue, WaitingMessage
+from holdfast.ports.registry import Registry
 from holdfast.ports.state import Logged, TransferableState
 from holdfast.ports.tasks import TransferableTasks
 from holdfast.registration.services import service_of
@@ -26,42 +26,29 @@ from holdfast.registration.urls import shown
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.rules.tasks.task import Task
 from holdfast.tasks.discovery import APPS, Listing
-from holdfast.transfer.parts import PAGE, Item, Part, digest
+from holdfast.transfer.parts import PAGE, Item, Part, checkpoint_pages, digest, pages, results_of
 from holdfast.wiring.services import Services
 
-T = TypeVar("T")
-
 STATES_AT_ONCE = 8
-"""Checkpoints, whose states may be large, that are read at a time, at least."""
+"""Checkpoints with their states of one read, at least."""
 
 READ_BYTES = 16 << 20
-"""How large their states may be together for more to be read at a time."""
-
-KEYS_AT_ONCE = 1000
+"""Bytes of the states of one read, if more than STATES_AT_ONCE are read."""
 
 SETTINGS = ("registry_url", "state_url", "tasks_url", "queue_url")
 
 PROBES = "transfer/"
-"""Begins the names of documents by which it is found whether two URLs name one registry."""
+"""Prefix of the documents that show whether two URLs name one registry."""
 
 NUMBERED = re.compile(r":\d{39}$")
 """The end of an identity in a stream that compares seqs and remembers them."""
 
 
-@dataclass(slots=True)
-class Numbered:
-    """Streams whose seqs only grow, each with the highest that a checkpoint has. The numbers of their queue
-    may be these seqs."""
-
-    highest: dict[str, int] = field(default_factory=dict)
-
-
 async def contents(
     source: Services, target: Services, apps: Collection[str] = (), own_seqs: Collection[str] = ()
 ) -> list[Part]:
-    """Return what is to be in the target. ``apps`` have tasks, besides those that the services tell of. The
-    messages of the streams ``own_seqs`` hold their seqs. Settings by which both sides have the same service,
-    as far as their URLs tell, are passed over.
+    """Return the parts to transfer. ``apps`` have tasks, beside the apps that the services list. The messages
+    of the streams ``own_seqs`` hold their seqs. Settings whose URLs name one service are skipped.
 
     Raises ConfigError for a service whose contents can't be read or written, and OperationRefused for a
     stream that would lose its place."""
@@ -86,13 +73,13 @@ async def contents(
 
 
 async def check_apart(source: Services, target: Services) -> None:
-    """Raise ConfigError if both sides have one registry under two URLs: a document that is written to the
-    target is then in the source. Nothing of it is left."""
+    """Raise ConfigError if both sides have one registry under two URLs: then the source has a document that
+    is written to the target. The document is removed."""
     if _is_same(source, target, "registry_url"):
         return
     name = f"{PROBES}{secrets.token_hex(16)}"
     probe = await target.registry().put(name, b"{}", 0)
-    assert probe is not None, "nobody else has this name"
+    assert probe is not None, "the name is random"
     found = await source.registry().get(name)
     await target.registry().drop(name, probe.version)
     if found is not None:
@@ -110,7 +97,7 @@ async def living(services: Services) -> list[str]:
 
 
 def _is_same(source: Services, target: Services, setting: str) -> bool:
-    """Return whether both sides name one service by a setting: by one URL, or by two of one file."""
+    """Return whether a setting names one service on both sides: by one URL, or by two URLs of one file."""
     ours, theirs = (getattr(side.config, setting) for side in (source, target))
     if ours == theirs:
         return True
@@ -143,9 +130,10 @@ def _transferable(
 def _documents(source: Registry, target: Registry) -> Part:
     async def read(registry: Registry, *, clears: bool) -> AsyncIterator[Item]:
         for document in await registry.list(""):
-            if document.name.startswith(PROBES):  # its transfer was killed before it dropped it
+            if document.name.startswith(PROBES):  # left by a transfer that was killed
                 continue
-            body = _without_nodes(document) if clears else document.body
+            without_nodes = clears and document.name.startswith(APPS)
+            body = msgspec.json.encode(Listing()) if without_nodes else document.body
             yield Item(document.name.encode(), document.name, digest(body), (document.name, body))
 
     async def write(records: Sequence[tuple[str, bytes]]) -> None:
@@ -153,10 +141,6 @@ def _documents(source: Registry, target: Registry) -> Part:
             await target.put(name, body, 0)
 
     return Part("documents", partial(read, source, clears=True), partial(read, target, clears=False), write)
-
-
-def _without_nodes(document: Document) -> bytes:
-    return msgspec.json.encode(Listing()) if document.name.startswith(APPS) else document.body
 
 
 # --- streams
@@ -173,20 +157,15 @@ def _streams(source: TransferableState, target: TransferableState) -> list[Part]
 
 
 async def _checkpoints(state: TransferableState) -> AsyncIterator[Item]:
-    async for c in _stored(state):
-        yield Item(
-            c.key.encode(),
-            c.key,
-            digest(msgspec.structs.replace(c, at=_micros(c.at))),
-            c,
-            len(c.state or b""),
-        )
+    async for c in stored(state):
+        content = digest(msgspec.structs.replace(c, at=_micros(c.at)))
+        yield Item(c.key.encode(), c.key, content, c, len(c.state or b""))
 
 
-async def _stored(state: TransferableState) -> AsyncIterator[Checkpoint]:
-    """Yield all checkpoints with all that they hold: as many at once as don't take much memory."""
+async def stored(state: TransferableState) -> AsyncIterator[Checkpoint]:
+    """Yield all checkpoints with their states. A read takes as many as fit into memory."""
     at_once = STATES_AT_ONCE
-    async for page in _pages(lambda last: state.checkpoints(last.key if last else "", KEYS_AT_ONCE)):
+    async for page in checkpoint_pages(state):
         keys = [checkpoint.key for checkpoint in page]
         while keys:
             found = await state.stored(keys[:at_once])
@@ -198,12 +177,10 @@ async def _stored(state: TransferableState) -> AsyncIterator[Checkpoint]:
 
 
 async def _results(state: TransferableState) -> AsyncIterator[Item]:
-    async for page in _pages(lambda last: state.results(last.cursor if last else 0, PAGE)):
-        for r in page:
-            name = f"cursor {r.cursor} ({r.key}:{r.result.name})"
-            yield Item(
-                r.cursor, name, digest(msgspec.structs.replace(r, at=_micros(r.at))), r, len(r.result.body)
-            )
+    async for r in results_of(state):
+        name = f"cursor {r.cursor} ({r.key}:{r.result.name})"
+        content = digest(msgspec.structs.replace(r, at=_micros(r.at)))
+        yield Item(r.cursor, name, content, r, len(r.result.body))
 
 
 # --- tasks
@@ -220,7 +197,7 @@ async def _apps(source: Services, target: Services, named: Collection[str]) -> l
 
 def _tasks(app: str, source: TransferableTasks, target: TransferableTasks) -> Part:
     async def read(tasks: TransferableTasks) -> AsyncIterator[Item]:
-        async for page in _pages(lambda last: tasks.list(PAGE, last.task_id if last else "")):
+        async for page in pages(lambda last: tasks.list(PAGE, last.task_id if last else "")):
             for task in page:
                 yield Item(task.task_id.encode(), task.task_id, digest(_task(task)), task)
 
@@ -237,51 +214,51 @@ def _task(task: Task) -> Task:
 
 async def _queues(source: Services, target: Services, own_seqs: Collection[str]) -> list[Part]:
     _transferable(source, target, "queue_url", lambda side: side.queue("holdfast"), "waiting")
-    numbered = await _numbered(source)
+    numbered = await _highest_seqs(source)
     parts: list[Part] = []
-    names = {*await source.queue_names(), *await target.queue_names(), *numbered.highest}
+    names = {*await source.queue_names(), *await target.queue_names(), *numbered}
     for name in sorted(names):
         ours, theirs = cast(
             "tuple[TransferableQueue, TransferableQueue]", (source.queue(name), target.queue(name))
         )
-        keeps = name in numbered.highest and name not in own_seqs and ours.seq_kind != "absent"
+        keeps = name in numbered and name not in own_seqs and ours.seq_kind != "absent"
         if keeps and theirs.seq_kind == "absent":
             raise OperationRefused(
                 f'stream {name!r}: if it takes its seqs from the queue (seq="queue"), it can\'t go to'
                 f" {shown(target.config.queue_url)}, where messages have no numbers; if its messages hold"
                 f" their seqs, say --own-seq {name}"
             )
-        above = numbered.highest[name] if keeps else 0
+        above = numbered[name] if keeps else 0
         parts.append(_messages(name, ours, theirs, keeps=keeps, above=above))
         parts.append(_dead_letters(name, ours, theirs))
     return parts
 
 
-async def _numbered(source: Services) -> Numbered:
-    state, found = cast("TransferableState", source.state()), Numbered()
+async def _highest_seqs(source: Services) -> dict[str, int]:
+    """Return the highest seqs of streams whose seqs only grow: they may be the numbers of their queues."""
+    state, found = cast("TransferableState", source.state()), dict[str, int]()
     if not hasattr(state, "stored"):
         return found
-    async for checkpoint in _stored(state):
+    async for checkpoint in stored(state):
         stream, log = checkpoint.key.partition("/")[0], checkpoint.log
         if log is not None and any(NUMBERED.search(name) for name in checkpoint.recent):
-            found.highest[stream] = max(found.highest.get(stream, 0), log.seq)
+            found[stream] = max(found.get(stream, 0), log.seq)
     return found
 
 
 def _messages(
     name: str, source: TransferableQueue, target: TransferableQueue, *, keeps: bool, above: int
 ) -> Part:
-    """The messages that wait. Where it is so said they keep their numbers, else only their order."""
+    """Return the part of waiting messages. ``keeps``: they keep their numbers, else only their order."""
 
     async def read(queue: TransferableQueue) -> AsyncIterator[Item]:
         place = 0
-        async for page in _pages(lambda last: queue.waiting(PAGE, last.id if last else "")):
+        async for page in pages(lambda last: queue.waiting(PAGE, last.id if last else "")):
             for message in page:
                 carried = _carried(message, keeps=keeps)
-                told = (
-                    carried.body, sorted(carried.attributes.items()), carried.receives, carried.number,
-                )  # fmt: skip
-                yield Item(place, f"message {message.id}", digest(told), carried, len(message.body))
+                attributes = sorted(carried.attributes.items())
+                content = digest((carried.body, attributes, carried.receives, carried.number))
+                yield Item(place, f"message {message.id}", content, carried, len(message.body))
                 place += 1
 
     return Part(
@@ -301,29 +278,16 @@ def _carried(message: WaitingMessage, *, keeps: bool) -> WaitingMessage:
 
 def _dead_letters(name: str, source: TransferableQueue, target: TransferableQueue) -> Part:
     async def read(queue: TransferableQueue) -> AsyncIterator[Item]:
-        async for page in _pages(lambda last: queue.dead_letters(PAGE, last.id if last else "")):
+        async for page in pages(lambda last: queue.dead_letters(PAGE, last.id if last else "")):
             for letter in page:
-                yield Item(
-                    letter.id.encode(), letter.id, digest(_dead_letter(letter)), letter, len(letter.body)
-                )
+                content = digest(msgspec.structs.replace(letter, at=_micros(letter.at)))
+                yield Item(letter.id.encode(), letter.id, content, letter, len(letter.body))
 
     return Part(
         f"dead letters of {name}", partial(read, source), partial(read, target), target.restore_dead_letters
     )
 
 
-def _dead_letter(letter: DeadLetter) -> DeadLetter:
-    return msgspec.structs.replace(letter, at=_micros(letter.at))
-
-
-async def _pages(read: Callable[[T | None], Awaitable[list[T]]]) -> AsyncIterator[list[T]]:
-    """Yield all pages; ``read`` gets the last record of the page before."""
-    last: T | None = None
-    while page := await read(last):
-        yield page
-        last = page[-1]
-
-
 def _micros(at: float) -> int:
-    """A wall time as exactly as all services keep it."""
+    """Return a wall time with the precision of all services."""
     return round(at * 1e6)
