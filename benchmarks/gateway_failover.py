@@ -33,7 +33,7 @@ from examples.tracking.render import render_all
 from examples.tracking.scene import Scene
 from holdfast.testing import StreamTest
 from holdfast.vision.handler import Frame, Tracking
-from holdfast.vision.ingest import stills
+from holdfast.vision.ingest import video_frames
 
 GATEWAYS = 2
 STREAMS = NODES * OWNED
@@ -180,7 +180,7 @@ def films(seconds: float) -> list[list[bytes]]:
     """The frames of each scene."""
     scenes = [Scene(seed=seed, seconds=seconds, width=WIDTH, height=HEIGHT) for seed in range(SCENES)]
     rendered = render_all(scenes, ROOT / ".cache" / "benchmarks" / "scenes")
-    return [[still.jpeg for still in stills(film.video)] for film in rendered]
+    return [[frame.jpeg for frame in video_frames(film.video)] for film in rendered]
 
 
 async def disturb(

@@ -26,7 +26,7 @@ from benchmarks.report import Report
 from examples.tracking.render import Rendered, render_all
 from examples.tracking.scene import Scene
 from holdfast.vision.handler import Frame
-from holdfast.vision.ingest import stills
+from holdfast.vision.ingest import video_frames
 
 TIMEOUT_S = 300.0
 LEAD_S = 1.0
@@ -44,8 +44,8 @@ async def store(nodes: Cluster, rendered: list[Rendered], streams: int) -> Video
     objects = nodes.services.objects()
 
     async def put(number: int, video: Rendered) -> list[str]:
-        found = await asyncio.to_thread(lambda: list(stills(video.video)))
-        return [await objects.put(f"{number}/{still.number:05d}.jpg", still.jpeg) for still in found]
+        found = await asyncio.to_thread(lambda: list(video_frames(video.video)))
+        return [await objects.put(f"{number}/{at:05d}.jpg", frame.jpeg) for at, frame in enumerate(found)]
 
     scenes = await asyncio.gather(*(put(number, video) for number, video in enumerate(rendered)))
     return {f"cam-{n}": scenes[n % len(scenes)] for n in range(streams)}

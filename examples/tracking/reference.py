@@ -19,7 +19,7 @@ from holdfast import Context
 from holdfast.extend import Machine
 from holdfast.slots.lifeline import die_with
 from holdfast.vision.handler import Frame, Tracking
-from holdfast.vision.ingest import stills
+from holdfast.vision.ingest import video_frames
 
 FRAMES_A_PROCESS = 500
 """Fewer take less time than a process needs to start."""
@@ -51,9 +51,9 @@ def track(camera: DemoCamera, seconds: float) -> Results:
     handler = Tracking()
     handler.open(context, None)
     results = []
-    for still in stills(camera.video, fps=FPS, seconds=seconds):
-        frames.jpeg = still.jpeg
-        message = Frame(camera.key, RUN, still.number, still.timestamp_ms, "")
+    for number, frame in enumerate(video_frames(camera.video, fps=FPS, seconds=seconds)):
+        frames.jpeg = frame.jpeg
+        message = Frame(camera.key, RUN, number, frame.timestamp_ms, "")
         results.append(handler.process(message, context))
     return msgspec.json.decode(msgspec.json.encode(results), type=Results)  # as the results log has them
 

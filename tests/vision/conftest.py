@@ -15,8 +15,9 @@ from PIL import Image
 from examples.tracking.render import Rendered, render_all
 from examples.tracking.scene import Scene
 from holdfast.vision.detector import Detection, Detector
-from holdfast.vision.ingest import Still, stills
+from holdfast.vision.ingest import video_frames
 from holdfast.vision.jpeg import decode_cells
+from holdfast.vision.video import VideoFrame
 from tests.console.chromium import chromium
 
 __all__ = ["chromium"]
@@ -42,9 +43,9 @@ def usual(folder: Path) -> list[Rendered]:
 
 
 @pytest.fixture(scope="session")
-def frames(usual: list[Rendered]) -> list[Still]:
+def frames(usual: list[Rendered]) -> list[VideoFrame]:
     """The frames of one usual video."""
-    return list(stills(usual[0].video))
+    return list(video_frames(usual[0].video))
 
 
 @pytest.fixture(scope="session")
@@ -54,16 +55,16 @@ def detect() -> Detect:
 
     def detections(rendered: Rendered) -> list[list[Detection]]:
         if rendered.video not in known:
-            known[rendered.video] = _detections(list(stills(rendered.video)))
+            known[rendered.video] = _detections(list(video_frames(rendered.video)))
         return known[rendered.video]
 
     return detections
 
 
-def _detections(frames: Sequence[Still]) -> list[list[Detection]]:
+def _detections(frames: Sequence[VideoFrame]) -> list[list[Detection]]:
     width, height, _ = decode_cells(frames[0].jpeg, "")
     detector = Detector(width, height)
-    return [detector.detect(decode_cells(still.jpeg, "")[2]) for still in frames]
+    return [detector.detect(decode_cells(frame.jpeg, "")[2]) for frame in frames]
 
 
 @pytest.fixture

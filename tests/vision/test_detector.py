@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from holdfast.vision.detector import Background, Cells, Detector, grid_of
-from holdfast.vision.ingest import Still
 from holdfast.vision.jpeg import decode_cells
+from holdfast.vision.video import VideoFrame
 
 PERSON = (80.0, 40.0, 100.0, 88.0)
 
@@ -97,10 +97,10 @@ def test_the_grid_has_the_shape_of_the_frame(size: tuple[int, int], grid: tuple[
 
 
 @pytest.mark.slow
-def test_a_restored_detector_continues_bit_for_bit_from_every_frame(frames: list[Still]) -> None:
+def test_a_restored_detector_continues_bit_for_bit_from_every_frame(frames: list[VideoFrame]) -> None:
     whole = Detector(320, 180)
-    for still in frames[:100]:
-        cells = decode_cells(still.jpeg, "")[2]
+    for frame in frames[:100]:
+        cells = decode_cells(frame.jpeg, "")[2]
         wire = msgspec.msgpack.encode(whole.snapshot())
         assert len(wire) < 20_000
         restored = Detector.restore(msgspec.msgpack.decode(wire, type=Background))
@@ -110,13 +110,13 @@ def test_a_restored_detector_continues_bit_for_bit_from_every_frame(frames: list
 
 @pytest.mark.nightly
 @given(st.lists(arrays.arrays(np.uint8, (45, 80)), min_size=2, max_size=8), st.data())
-def test_any_frames_continue_bit_for_bit(stills: list[Cells], data: st.DataObject) -> None:
-    cut = data.draw(st.integers(1, len(stills) - 1))
+def test_any_frames_continue_bit_for_bit(frames: list[Cells], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(1, len(frames) - 1))
     whole = Detector(320, 180)
-    for cells in stills[:cut]:
+    for cells in frames[:cut]:
         whole.detect(cells)
     restored = Detector.restore(whole.snapshot())
-    for cells in stills[cut:]:
+    for cells in frames[cut:]:
         assert restored.detect(cells) == whole.detect(cells)
     assert restored.snapshot() == whole.snapshot()
 

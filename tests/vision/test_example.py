@@ -15,7 +15,7 @@ from holdfast.errors import InvalidMessage
 from holdfast.streams.addressing import address
 from holdfast.streams.spec import StreamSpec
 from holdfast.vision.handler import Frame, frame_of
-from holdfast.vision.ingest import Still
+from holdfast.vision.video import VideoFrame
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cameras.py"
 
@@ -36,7 +36,7 @@ class Slot:
 
     key, run, seq = "cam", 0, 0
 
-    def __init__(self, frames: list[Still]) -> None:
+    def __init__(self, frames: list[VideoFrame]) -> None:
         self.frames = frames
 
     def fetch(self, url: str) -> bytes:
@@ -85,14 +85,14 @@ def test_frames_in_a_bucket_are_addressed_as_others_sent_them(
 )
 def test_what_is_no_frame_says_what_is_missing(message: dict[str, Any], wrong: str) -> None:
     slot: Any = Slot([])
-    with pytest.raises(InvalidMessage, match=f"the message is no frame, .*{wrong}"):
+    with pytest.raises(InvalidMessage, match=f"the message isn't a frame, .*{wrong}"):
         frame_of(message, slot)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["native", "bucket"])
 def test_visitors_are_counted_and_remembered(
-    frames_stream: StreamSpec, frames: list[Still], form: str
+    frames_stream: StreamSpec, frames: list[VideoFrame], form: str
 ) -> None:
     slot: Any = Slot(frames)
     state: bytes | None = None

@@ -13,8 +13,8 @@ from PIL import Image
 
 from holdfast.errors import InvalidMessage
 from holdfast.vision.handler import Frame, Tracking
-from holdfast.vision.ingest import Still
 from holdfast.vision.jpeg import encode
+from holdfast.vision.video import VideoFrame
 
 
 class Slot:
@@ -50,8 +50,8 @@ class Slot:
 
 
 @pytest.fixture
-def slot(frames: list[Still]) -> Slot:
-    return Slot({f"memory:///{still.number}": still.jpeg for still in frames})
+def slot(frames: list[VideoFrame]) -> Slot:
+    return Slot({f"memory:///{number}": frame.jpeg for number, frame in enumerate(frames)})
 
 
 def message(number: int, run: int = 0, url: str | None = None) -> Frame:

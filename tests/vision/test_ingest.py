@@ -21,7 +21,7 @@ from holdfast.services.memory.objects import MemoryObjects
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.vision import jpeg, live
 from holdfast.vision.handler import Frame
-from holdfast.vision.ingest import UnreadableVideo, ingest, stills
+from holdfast.vision.ingest import UnreadableVideo, ingest, video_frames
 from holdfast.vision.jpeg import decode_cells
 from holdfast.vision.places import object_name
 
@@ -83,10 +83,9 @@ def queue(clock: Stopwatch) -> Sent:
     return Sent(clock)
 
 
-def test_stills_are_numbered_and_timed(short: Rendered) -> None:
-    found = list(stills(short.video))
-    assert [still.number for still in found] == list(range(25))
-    assert [still.timestamp_ms for still in found] == list(range(0, 1000, 40))
+def test_frames_of_a_file_have_their_times(short: Rendered) -> None:
+    found = list(video_frames(short.video))
+    assert [frame.timestamp_ms for frame in found] == list(range(0, 1000, 40))
     assert decode_cells(found[0].jpeg, "")[:2] == (320, 180)
 
 
@@ -98,12 +97,11 @@ def test_stills_are_numbered_and_timed(short: Rendered) -> None:
         (1000, 0.1, [0, 40, 80]),
     ],
 )
-def test_stills_are_taken_at_the_given_rate_and_length(
+def test_frames_are_taken_at_the_given_rate_and_length(
     short: Rendered, fps: float, seconds: float | None, times: list[int]
 ) -> None:
-    found = list(stills(short.video, fps=fps, seconds=seconds))
-    assert [still.timestamp_ms for still in found] == times
-    assert [still.number for still in found] == list(range(len(times)))
+    found = list(video_frames(short.video, fps=fps, seconds=seconds))
+    assert [frame.timestamp_ms for frame in found] == times
 
 
 async def test_ingest_stores_frames_before_it_sends_their_messages(
@@ -127,7 +125,7 @@ async def test_ingest_stores_frames_before_it_sends_their_messages(
         ("cam/1", 4, number, 40 * number) for number in range(25)
     ]
     assert all(out.attributes == {"source": "test"} for _, batch in queue.batches for out in batch)
-    jpegs = [still.jpeg for still in stills(short.video)]
+    jpegs = [frame.jpeg for frame in video_frames(short.video)]
     assert [await objects.get(frame.url) for frame in queue.frames] == jpegs
     assert clock.now == 100, "nothing is paced unasked"
 
@@ -196,7 +194,7 @@ def bad_file(kind: str, folder: Path, whole: Path) -> Path:
         ("empty", "opy the file again"),
         ("text", "opy the file again"),
         ("beginning", "opy the file again"),
-        ("sound", "holds no video"),
+        ("sound", "has no video"),
     ],
 )
 async def test_a_file_that_is_no_video_is_named(
@@ -214,7 +212,7 @@ def test_a_video_of_too_many_pixels_is_refused_before_it_is_decoded(
 ) -> None:
     monkeypatch.setattr(jpeg, "PIXELS_MAX", 100)
     with pytest.raises(UnreadableVideo, match=r"frames of \d+ x \d+ pixels; 100 is the most"):
-        next(stills(short.video))
+        next(video_frames(short.video))
 
 
 def test_a_camera_of_too_many_pixels_is_refused_before_anything_is_decoded(
@@ -222,7 +220,7 @@ def test_a_camera_of_too_many_pixels_is_refused_before_anything_is_decoded(
 ) -> None:
     monkeypatch.setattr(jpeg, "PIXELS_MAX", 100)
     with pytest.raises(live.CameraLost, match=r"sends \d+ x \d+ pixels; 100 is the most"):
-        next(live.frames(str(short.video)))
+        next(live.camera_frames(str(short.video)))
 
 
 def encoded(path: Path, times: Sequence[int], *, width: int = 16, title: str = "") -> Path:
@@ -242,15 +240,15 @@ def encoded(path: Path, times: Sequence[int], *, width: int = 16, title: str = "
 
 def test_no_more_frames_a_second_are_taken_after_a_gap(tmp_path: Path) -> None:
     video = encoded(tmp_path / "gap.mkv", [*range(30), *range(330, 420)])
-    taken = Counter(still.timestamp_ms // 1000 for still in stills(video, fps=5))
+    taken = Counter(frame.timestamp_ms // 1000 for frame in video_frames(video, fps=5))
     assert taken == {0: 5, 11: 6, 12: 5, 13: 5}  # the first that comes late, and then at the rate
 
 
 def test_a_title_in_another_encoding_hides_no_video(tmp_path: Path) -> None:
     video = encoded(tmp_path / "titled.mkv", range(3), title="Strasse")
     video.write_bytes(video.read_bytes().replace(b"Strasse", "Straßen".encode("latin-1")))
-    assert len(list(stills(video))) == 3
-    assert len(list(live.frames(str(video)))) == 3
+    assert len(list(video_frames(video))) == 3
+    assert len(list(live.camera_frames(str(video)))) == 3
 
 
 async def test_frames_that_no_jpeg_holds_are_told_of_their_video(

@@ -39,7 +39,7 @@ def test_what_is_kept_does_not_overlap_and_what_goes_overlaps_something_clearer(
     kept = suppress(all_found, IOU_MAX)
     assert list(kept.scores) == sorted(kept.scores, reverse=True)
     for number in set(all_found.classes.tolist()):
-        ours, theirs = kept.those(kept.classes == number), all_found.those(all_found.classes == number)
+        ours, theirs = kept.take(kept.classes == number), all_found.take(all_found.classes == number)
         overlap = ious(ours.boxes, ours.boxes)
         assert (overlap[~np.eye(len(overlap), dtype=bool)] <= IOU_MAX).all()
         for box, score in zip(theirs.boxes, theirs.scores, strict=True):

@@ -117,20 +117,20 @@ def test_a_file_that_is_missing_or_another(tmp_path: Path, network: Path) -> Non
     find(network, digest.upper())
     with pytest.raises(ConfigError, match=f"has the digest {digest}, not 0000"):
         find(network, "0000")
-    with pytest.raises(ConfigError, match=r"there is no model file .*none.onnx .*put it on every node"):
+    with pytest.raises(ConfigError, match=r"no model file .*none.onnx .*put it on every node"):
         find(tmp_path / "none.onnx")
     with pytest.raises(ConfigError, match=r"can't be read: Is a directory"):
         find(tmp_path)
     junk = tmp_path / "junk.onnx"
     junk.write_bytes(b"no network")
-    with pytest.raises(ConfigError, match=r"junk.onnx is no ONNX model .*export it again"):
+    with pytest.raises(ConfigError, match=r"junk.onnx can't be loaded .*export it again"):
         find(junk)
 
 
 @pytest.mark.parametrize(
     "made, settings, text",
     [
-        ({}, {"layout": "rows"}, "layout is 'rows'; it is one of columns, objectness, final"),
+        ({}, {"layout": "rows"}, "layout is 'rows'; it must be one of columns, objectness, final"),
         (
             {},
             {"layout": "final"},

@@ -1,6 +1,6 @@
 """Batteries for video: ingest, detect, track and show. Needs the extra ``vision``.
 
-What users need stands here: ``from holdfast import vision``, then ``vision.Tracking``.
+The public names: ``from holdfast import vision``, then ``vision.Tracking``.
 """
 
 from typing import TYPE_CHECKING

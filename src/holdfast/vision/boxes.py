@@ -1,4 +1,4 @@
-"""Boxes: their areas, and how far they overlap."""
+"""Boxes: areas and overlaps."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Boxes: TypeAlias = NDArray[np.float64]
 
 
 def areas(boxes: Boxes) -> NDArray[np.float64]:
-    """The area of each box, shape (n,)."""
+    """Return the area of each box, shape (n,)."""
     return np.asarray((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))
 
 
 def intersections(some: Boxes, others: Boxes) -> NDArray[np.float64]:
-    """The common area of each of ``some`` with each of ``others``, shape (n, m)."""
+    """Return the common area of each of ``some`` with each of ``others``, shape (n, m)."""
     low = np.maximum(some[:, None, :2], others[None, :, :2])
     high = np.minimum(some[:, None, 2:], others[None, :, 2:])
     sides = np.maximum(high - low, 0.0)
@@ -28,7 +28,7 @@ def intersections(some: Boxes, others: Boxes) -> NDArray[np.float64]:
 
 
 def ious(some: Boxes, others: Boxes) -> NDArray[np.float64]:
-    """Intersection over union of each of ``some`` with each of ``others``, shape (n, m), in 0..1."""
+    """Return intersection over union of each of ``some`` with each of ``others``, shape (n, m), in 0..1."""
     common = intersections(some, others)
     union = areas(some)[:, None] + areas(others)[None, :] - common
     return np.asarray(common / np.maximum(union, 1e-9))

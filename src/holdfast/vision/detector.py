@@ -1,4 +1,4 @@
-"""Moving things against a learnt background: running mean and variance a cell, in integers.
+"""Moving objects before a learnt background: a running mean and variance for each cell, in integers.
 
 The frame is averaged down to a small grid of grey cells. Each cell keeps a running mean and variance of
 its level (as in Wren et al., "Pfinder", 1997); a cell far off its mean is foreground, and neighbouring
@@ -29,9 +29,9 @@ _FRACTION = 8
 _LEARN = 6
 """A background cell moves by 1/2^6 of its difference each frame ..."""
 _ABSORB = 8
-"""... a foreground cell by 1/2^8: what stays for long becomes background."""
+"""... a foreground cell by 1/2^8: an object that stays becomes background."""
 _WARM_UP = 5
-"""Frames that only teach."""
+"""Frames at the beginning that are only learnt from."""
 _VARIANCE_MIN = 6 << _FRACTION
 _VARIANCE_MAX = 255 << _FRACTION
 _SURE = 8**2
@@ -41,7 +41,7 @@ _MAYBE = 5**2
 _CELLS_MIN = 6
 """A smaller patch is noise."""
 _DARK = 12 << _FRACTION
-"""Cells darker than this tell nothing of the light."""
+"""Cells darker than this are left out of the ratio of light."""
 _RATIO = 12
 """Bits of fraction of the ratio of light."""
 _CONTRAST_FULL = 64 << _FRACTION
@@ -52,7 +52,7 @@ _UPRIGHT = np.ones((3, 1), bool)
 
 
 class Detection(NamedTuple):
-    """A box in pixels (left, top, right, bottom) and how clear it is, in 0..1."""
+    """A box in pixels (left, top, right, bottom) and its score, in 0..1."""
 
     box: Box
     score: float
@@ -69,13 +69,13 @@ class Background(msgspec.Struct, frozen=True, array_like=True):
 
 
 def grid_of(width: int, height: int) -> tuple[int, int]:
-    """Columns and rows of the grid for frames of this size in pixels."""
+    """Return columns and rows of the grid for frames of this size in pixels."""
     longer = max(width, height)
     return max(round(GRID * width / longer), 1), max(round(GRID * height / longer), 1)
 
 
 class Detector:
-    """Finds what moves in the frames of one fixed camera; ``width`` and ``height`` are in pixels."""
+    """Finds moving objects in the frames of one fixed camera; ``width`` and ``height`` are in pixels."""
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
@@ -86,7 +86,7 @@ class Detector:
 
     @classmethod
     def restore(cls, state: Background) -> Detector:
-        """The detector that gave ``state``. Raises ValueError if the arrays don't fit the frame's size."""
+        """Return the detector of a snapshot. Raises ValueError if the arrays don't fit the frame's size."""
         detector = cls(state.width, state.height)
         shape = (detector.rows, detector.columns)
         detector._frames = state.frames
@@ -95,12 +95,13 @@ class Detector:
         return detector
 
     def snapshot(self) -> Background:
-        """The whole state; ``restore`` continues from it bit for bit."""
+        """Return the whole state; ``restore`` continues from it bit for bit."""
         mean, variance = self._mean.tobytes(), self._variance.tobytes()
         return Background(self.width, self.height, self._frames, mean, variance)
 
-    def detect(self, cells: Cells) -> list[Detection]:
-        """Find what moves in a frame, given as grey cells of shape (rows, columns), and learn from it."""
+    def detect(self, cells: Cells, /) -> list[Detection]:
+        """Return the moving objects in a frame of grey cells, shape (rows, columns), and learn from the
+        frame."""
         level = cells.astype(np.int32) << _FRACTION
         if self._frames == 0:
             self._mean[:] = level
@@ -113,7 +114,7 @@ class Detector:
         return found
 
     def _boxes(self, maybe: Mask, sure: Mask, off: Numbers) -> list[Detection]:
-        """A box around each patch of ``maybe`` that holds something ``sure``."""
+        """Return a box around each patch of ``maybe`` cells with a ``sure`` one."""
         patches, _ = ndimage.label(maybe | ndimage.binary_closing(maybe, _UPRIGHT), _TOUCHING)
         certain = set(np.unique(patches[sure]).tolist())
         found = []
@@ -144,7 +145,7 @@ class Detector:
 
 
 def _relit(level: Numbers, mean: Numbers) -> Numbers:
-    """The levels as they would be in the background's light: the median ratio of all cells is taken out."""
+    """Return the levels in the background's light: divided by the median ratio of all cells."""
     bright = mean > _DARK
     if not bright.any():
         return level

@@ -1,4 +1,4 @@
-"""The stream handler: fetch a frame, find what moves, follow it."""
+"""The stream handlers: fetch a frame, detect objects, track them."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class BucketFrame(msgspec.Struct, frozen=True):
-    """The other form of message, for frames that others have put into S3. Its ``video_id`` and ``frame_id``
-    are the stream's key and seq; what it says besides (``message_id``, ``timestamp``) is not looked at."""
+    """The other form of message, for frames that another program has put into S3. Its ``video_id`` and
+    ``frame_id`` are the stream's key and seq; its other fields (``message_id``, ``timestamp``) are
+    ignored."""
 
     s3_bucket: str
     s3_key: str
 
 
 def frame_of(message: dict[str, Any], context: Context) -> Frame:
-    """The frame that a message of either form means. Raises InvalidMessage."""
+    """Return the frame of a message of either form. Raises InvalidMessage."""
     in_bucket = "url" not in message and ("s3_key" in message or "s3_bucket" in message)
     try:
         if not in_bucket:
@@ -45,9 +46,51 @@ def frame_of(message: dict[str, Any], context: Context) -> Frame:
         place = msgspec.convert(message, BucketFrame)
     except msgspec.ValidationError as error:
         wanted = "s3_bucket and s3_key" if in_bucket else "url, or s3_bucket and s3_key"
-        raise InvalidMessage(f"the message is no frame, which has {wanted}: {error}") from error
+        raise InvalidMessage(f"the message isn't a frame, which has {wanted}: {error}") from error
     url = f"s3://{place.s3_bucket}/{quote(place.s3_key)}"
     return Frame(context.key, context.run, context.seq, 0, url)
+
+
+class _Run(NamedTuple):
+    number: int
+    size: tuple[int, int]
+    detector: ImageDetector
+    tracker: Tracker
+
+
+class ImageDetector(Protocol):
+    """A detector, such as :class:`~holdfast.vision.onnx.OnnxDetector`."""
+
+    def detect(self, image: NDArray[np.uint8], /) -> Sequence[Detection]:
+        """Return the objects in an image."""
+
+
+class _TrackingHandler(StreamHandler[Frame]):
+    """Tracks the objects that a detector finds in the frames of one camera."""
+
+    version = 1
+    _run: _Run | None = None
+
+    def process(self, message: Frame, context: Context) -> dict[str, Any]:
+        """Track one frame.
+
+        Raises FileNotFoundError for a missing frame, and InvalidMessage for one that isn't a whole image or
+        has another size than the run's first. Both name its URL.
+        """
+        size, image = self._decode(_fetch(message, context), _name(message))
+        run = self._run
+        if run is None or run.number != message.run:
+            run = self._run = _Run(message.run, size, self._detector(size), Tracker())
+        _check_size(message, size, run.size)
+        return _result(message, run.tracker.update(message.frame, run.detector.detect(image)))
+
+    def _decode(self, data: bytes, name: str) -> tuple[tuple[int, int], NDArray[np.uint8]]:
+        """Return a frame's size, and the image for the detector."""
+        raise NotImplementedError
+
+    def _detector(self, size: tuple[int, int]) -> ImageDetector:
+        """Return the detector of a new run."""
+        raise NotImplementedError
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
@@ -56,101 +99,75 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     tracks: Tracks
 
 
-class _Watch(NamedTuple):
-    run: int
-    detector: Detector
-    tracker: Tracker
-
-
-class Tracking(StreamHandler[Frame]):
-    """Tracks what moves in front of one fixed camera.
+class Tracking(_TrackingHandler):
+    """Tracks moving objects in front of one fixed camera.
 
     The result of a frame is ``{video, run, frame, tracks: [{id, box: [left, top, right, bottom], score}]}``,
-    with boxes in pixels, and ids that count from 1 in each run. A run begins with nothing learnt, so its
+    with boxes in pixels, and ids that count from 1 in each run. A run begins with an empty background, so its
     results follow from its frames alone.
     """
 
-    version = 1
-
     def open(self, context: Context, state: bytes | None) -> None:
-        """Continue from state, bit for bit, or begin."""
-        self._watch: _Watch | None = None
+        """Continue from ``state``, bit for bit, or begin."""
         if state:
             saved = msgspec.msgpack.decode(state, type=_State)
-            self._watch = _Watch(saved.run, Detector.restore(saved.background), Tracker.restore(saved.tracks))
-
-    def process(self, message: Frame, context: Context) -> dict[str, Any]:
-        """Track one frame.
-
-        Raises FileNotFoundError for a frame that isn't there, and InvalidMessage for one that is no whole
-        image or has another size than those before it. Both name its URL.
-        """
-        width, height, cells = decode_cells(_fetch(message, context), _name(message))
-        if self._watch is None or self._watch.run != message.run:
-            self._watch = _Watch(message.run, Detector(width, height), Tracker())
-        detector = self._watch.detector
-        _check_size(message, (width, height), (detector.width, detector.height))
-        return _result(message, self._watch.tracker.update(message.frame, detector.detect(cells)))
+            detector = Detector.restore(saved.background)
+            size = detector.width, detector.height
+            self._run = _Run(saved.run, size, detector, Tracker.restore(saved.tracks))
 
     def snapshot(self) -> bytes:
-        """Return what was learnt of the background, and the tracks; empty before the first frame."""
-        if self._watch is None:
+        """Return the background and the tracks; empty before the first frame."""
+        if self._run is None:
             return b""
-        run, detector, tracker = self._watch
-        return msgspec.msgpack.encode(_State(run, detector.snapshot(), tracker.snapshot()))
+        detector = self._run.detector
+        assert isinstance(detector, Detector)
+        tracks = self._run.tracker.snapshot()
+        return msgspec.msgpack.encode(_State(self._run.number, detector.snapshot(), tracks))
+
+    def _decode(self, data: bytes, name: str) -> tuple[tuple[int, int], NDArray[np.uint8]]:
+        width, height, cells = decode_cells(data, name)
+        return (width, height), cells
+
+    def _detector(self, size: tuple[int, int]) -> ImageDetector:
+        return Detector(*size)
 
 
-class ImageDetector(Protocol):
-    """A detector without state, such as :class:`~holdfast.vision.onnx.OnnxDetector`."""
-
-    def detect(self, image: NDArray[np.uint8]) -> Sequence[Detection]:
-        """Objects in an RGB image of shape (height, width, 3)."""
-
-
-class _Following(NamedTuple):
-    run: int
-    size: tuple[int, int]
-    tracker: Tracker
-
-
-class _FollowingState(msgspec.Struct, frozen=True, array_like=True):
+class _ModelState(msgspec.Struct, frozen=True, array_like=True):
     run: int
     size: tuple[int, int]
     tracks: Tracks
 
 
-class ModelTracking(StreamHandler[Frame]):
-    """Tracks what a model finds: the one that the app declares as ``detector``, an :class:`ImageDetector`.
+class ModelTracking(_TrackingHandler):
+    """Tracks the objects that a model finds: the :class:`ImageDetector` that the app declares as
+    ``detector``. It keeps no state, and gets RGB images of shape (height, width, 3).
 
     Results are those of :class:`Tracking`. A subclass may name another model.
     """
 
-    version = 1
     model: ClassVar[str] = "detector"
 
     def open(self, context: Context, state: bytes | None) -> None:
-        """Continue from state, bit for bit, or begin."""
-        self._detector: ImageDetector = context.model(self.model)
-        self._following: _Following | None = None
+        """Continue from ``state``, bit for bit, or begin."""
+        self._model: ImageDetector = context.model(self.model)
         if state:
-            saved = msgspec.msgpack.decode(state, type=_FollowingState)
-            self._following = _Following(saved.run, saved.size, Tracker.restore(saved.tracks))
-
-    def process(self, message: Frame, context: Context) -> dict[str, Any]:
-        """Track one frame. Raises as :class:`Tracking` does."""
-        image = decode_image(_fetch(message, context), _name(message))
-        size = image.shape[1], image.shape[0]
-        if self._following is None or self._following.run != message.run:
-            self._following = _Following(message.run, size, Tracker())
-        _check_size(message, size, self._following.size)
-        return _result(message, self._following.tracker.update(message.frame, self._detector.detect(image)))
+            saved = msgspec.msgpack.decode(state, type=_ModelState)
+            self._run = _Run(saved.run, saved.size, self._model, Tracker.restore(saved.tracks))
 
     def snapshot(self) -> bytes:
-        """The tracks."""
-        if self._following is None:
+        """Return the tracks; empty before the first frame."""
+        if self._run is None:
             return b""
-        run, size, tracker = self._following
-        return msgspec.msgpack.encode(_FollowingState(run, size, tracker.snapshot()))
+        return msgspec.msgpack.encode(
+            _ModelState(self._run.number, self._run.size, self._run.tracker.snapshot())
+        )
+
+    def _decode(self, data: bytes, name: str) -> tuple[tuple[int, int], NDArray[np.uint8]]:
+        image = decode_image(data, name)
+        return (image.shape[1], image.shape[0]), image
+
+    def _detector(self, size: tuple[int, int]) -> ImageDetector:
+        return self._model
 
 
 def _result(message: Frame, tracks: Sequence[Track]) -> dict[str, Any]:
@@ -159,11 +176,7 @@ def _result(message: Frame, tracks: Sequence[Track]) -> dict[str, Any]:
         "run": message.run,
         "frame": message.frame,
         "tracks": [
-            {
-                "id": track.id,
-                "box": [round(side, 1) for side in track.box],
-                "score": round(track.score, 2),
-            }
+            {"id": track.id, "box": [round(side, 1) for side in track.box], "score": round(track.score, 2)}
             for track in tracks
         ],
     }
@@ -179,7 +192,7 @@ def _check_size(message: Frame, size: tuple[int, int], known: tuple[int, int]) -
 
 
 def _name(message: Frame) -> str:
-    """Return the name of a frame in errors: its URL, unless that holds the whole frame."""
+    """Return a frame's name for errors: its URL, unless that holds the whole frame."""
     return f"{message.frame} of {message.video}" if message.url.startswith("data:") else message.url
 
 

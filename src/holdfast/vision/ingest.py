@@ -1,4 +1,4 @@
-"""From a video file to frames in the object store and messages in the queue."""
+"""Ingest of video files: frames in the object store, and messages in the queue."""
 
 from __future__ import annotations
 
@@ -6,58 +6,44 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import av
 import av.error
-import msgspec
-from av.video.reformatter import VideoReformatter
-from PIL import Image
 
 from holdfast.errors import HoldfastError
-from holdfast.extend import Clock, Objects, Outgoing, Queue
+from holdfast.extend import Clock, Objects, Queue
 from holdfast.vision import jpeg
-from holdfast.vision.handler import Frame
-from holdfast.vision.jpeg import encode
-from holdfast.vision.places import object_name
-from holdfast.vision.rate import FrameRate
+from holdfast.vision.video import FrameSampler, VideoFrame, send_frames
 
 
 class UnreadableVideo(HoldfastError):
-    """A video file can't be read, or not to its end; the text names it and says what to do."""
+    """A video file can't be read, or not to its end; the text names the file and the remedy."""
 
 
-class Still(NamedTuple):
-    """One frame of a video file. ``number`` counts from 0, ``timestamp_ms`` from the video's start."""
+def video_frames(
+    path: Path, *, fps: float | None = None, seconds: float | None = None
+) -> Iterator[VideoFrame]:
+    """Yield the frames of a video file, in order: up to ``fps`` of each second, and only the first
+    ``seconds``.
 
-    number: int
-    timestamp_ms: int
-    jpeg: bytes
-
-
-def stills(path: Path, *, fps: float | None = None, seconds: float | None = None) -> Iterator[Still]:
-    """The frames of a video file, in order.
-
-    ``fps`` leaves frames out so that at most so many remain of each second; ``seconds`` ends early.
-    Raises UnreadableVideo for a file that is missing or no video, and at the end of a truncated one if
-    its format tells how many frames there should be.
+    Raises UnreadableVideo for a file that is missing or isn't a video, and at the end of a truncated one, if
+    its format has the number of frames.
     """
     try:
-        # Texts in another encoding, such as a title, are no reason to refuse a video.
+        # A title in an unknown encoding doesn't matter.
         with av.open(str(path), metadata_errors="replace") as container:
             if not container.streams.video:
-                raise UnreadableVideo(f"{path} holds no video; give a file with a video stream")
+                raise UnreadableVideo(f"{path} has no video; give a file with a video stream")
             yield from _sampled(path, container, fps, seconds)
     except FileNotFoundError as error:
-        raise UnreadableVideo(f"there is no video file {path}; check its name") from error
+        raise UnreadableVideo(f"no video file {path}; check its name") from error
     except IsADirectoryError as error:
         raise UnreadableVideo(f"{path} is a folder; name the video files in it") from error
     except PermissionError as error:
         raise UnreadableVideo(f"{path} may not be read; check its permissions") from error
     except av.error.FFmpegError as error:
         raise UnreadableVideo(
-            f"{path} is not a video that can be read ({error.strerror});"
-            " copy the file again, or convert it to MP4"
+            f"{path} can't be read as a video ({error.strerror}); copy the file again, or convert it to MP4"
         ) from error
     except UnreadableVideo:
         raise
@@ -67,16 +53,14 @@ def stills(path: Path, *, fps: float | None = None, seconds: float | None = None
 
 def _sampled(
     path: Path, container: av.container.InputContainer, fps: float | None, seconds: float | None
-) -> Iterator[Still]:
+) -> Iterator[VideoFrame]:
     stream = container.streams.video[0]
-    if stream.width * stream.height > jpeg.PIXELS_MAX:  # nothing is decoded yet
+    if stream.width * stream.height > jpeg.PIXELS_MAX:  # before it is decoded
         raise UnreadableVideo(
             f"{path} has frames of {stream.width} x {stream.height} pixels; {jpeg.PIXELS_MAX} is the most:"
             " scale it down"
         )
-    # One converter, of one thread, for all frames: making its threads anew takes far longer than its work.
-    converter = VideoReformatter()
-    rate = FrameRate(fps)
+    sampler = FrameSampler(fps)
     packets = number = 0
     start_s: float | None = None
     try:
@@ -92,9 +76,8 @@ def _sampled(
                 time_s -= start_s
                 if seconds is not None and time_s >= seconds:
                     return
-                if rate.takes(time_s):
-                    image = converter.reformat(frame, format="rgb24", threads=1).to_ndarray()
-                    yield Still(number, round(time_s * 1000), encode(Image.fromarray(image)))
+                if sampler.takes(time_s):
+                    yield sampler.encode(frame, time_s)
                     number += 1
     except av.error.FFmpegError as error:
         raise UnreadableVideo(_cut(path, number, error.strerror or "it can't be decoded")) from error
@@ -104,8 +87,8 @@ def _sampled(
 
 def _cut(path: Path, number: int, why: str) -> str:
     return (
-        f"{path} is truncated or damaged: {why}; {number} frames before that were read."
-        " Copy the file again and ingest it with the same run: frames already there are not processed twice"
+        f"{path} is truncated or damaged: {why}; {number} frames before it were read."
+        " Copy the file again and ingest it with the same run: frames already sent are not processed twice"
     )
 
 
@@ -123,14 +106,14 @@ async def ingest(
     realtime: bool = False,
     progress: Callable[[int], None] = lambda frames: None,
 ) -> int:
-    """Store a video's frames, then send their messages; returns how many.
+    """Store a video's frames, send their messages, and return how many.
 
-    Messages are :class:`Frame` as JSON, with ``attributes``. In ``realtime`` each frame is sent when its
-    time has come, else as fast as possible. ``progress`` hears the number of frames sent so far. Doing it
-    again with the same ``run`` is harmless: the messages have the same identities.
-    Raises UnreadableVideo (see :func:`stills`); what was read before is sent first.
+    Messages are :class:`Frame` as JSON, with ``attributes``. ``realtime``: each frame is sent at its time,
+    else as fast as possible. ``progress`` gets the number of frames sent so far. To repeat the ingest with
+    the same ``run`` is harmless: the messages have the same identities. Raises UnreadableVideo (see
+    :func:`video_frames`), after the frames before the error are sent.
     """
-    frames = stills(path, fps=fps, seconds=seconds)
+    frames = video_frames(path, fps=fps, seconds=seconds)
     batch_size = 1 if realtime else queue.max_batch
     began_s = clock.monotonic()
     sent = 0
@@ -141,14 +124,7 @@ async def ingest(
             break
         if realtime:
             await clock.sleep(max(began_s + batch[0].timestamp_ms / 1000 - clock.monotonic(), 0))
-        urls = await asyncio.gather(
-            *(objects.put(object_name(video, run, still.number), still.jpeg) for still in batch)
-        )
-        messages = [
-            Frame(video, run, still.number, still.timestamp_ms, url)
-            for still, url in zip(batch, urls, strict=True)
-        ]
-        await queue.send([Outgoing(msgspec.json.encode(m), dict(attributes or {})) for m in messages])
+        await send_frames(batch, video, run, sent, objects, queue, attributes)
         sent += len(batch)
         progress(sent)
     if failure is not None:
@@ -156,9 +132,9 @@ async def ingest(
     return sent
 
 
-def _batch(frames: Iterator[Still], size: int) -> tuple[list[Still], UnreadableVideo | None]:
-    """The next frames, and what ended them early."""
-    batch: list[Still] = []
+def _batch(frames: Iterator[VideoFrame], size: int) -> tuple[list[VideoFrame], UnreadableVideo | None]:
+    """Return the next frames, and the error that ended them."""
+    batch: list[VideoFrame] = []
     try:
         batch.extend(itertools.islice(frames, size))
     except UnreadableVideo as error:

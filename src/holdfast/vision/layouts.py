@@ -1,6 +1,6 @@
 """Boxes from the outputs of detecting networks: the layouts of common exports, non-maximum suppression.
 
-A layout says what one network's output holds for one image, in pixels of its input:
+A layout describes a network's output for one image, in pixels of its input:
 
 | layout | shape | a candidate is |
 |---|---|---|
@@ -27,27 +27,27 @@ Layout: TypeAlias = Literal["columns", "objectness", "final"]
 LAYOUTS: tuple[str, ...] = get_args(Layout)
 
 CANDIDATES_MAX = 1000
-"""Only so many of the clearest candidates are looked at: suppression compares each with each."""
+"""Candidates with the highest scores that are kept: suppression compares each pair."""
 
 _SHAPES = {"columns": "(1, 4 + classes, n)", "objectness": "(1, n, 5 + classes)", "final": "(1, n, 6)"}
 
 
 class Candidates(NamedTuple):
-    """Boxes (left, top, right, bottom) of shape (n, 4), with score and class of each, shape (n,)."""
+    """Boxes (left, top, right, bottom), shape (n, 4), with their scores and classes, shape (n,)."""
 
     boxes: Boxes
     scores: NDArray[np.float64]
     classes: NDArray[np.int64]
 
-    def those(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Candidates:
-        """Some of them, by mask or by number."""
+    def take(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Candidates:
+        """Return some of them, by mask or by number."""
         return Candidates(self.boxes[chosen], self.scores[chosen], self.classes[chosen])
 
 
 def check_layout(layout: str, shape: Sequence[int]) -> None:
     """Raise ConfigError if an output of this shape can't have that layout."""
     if layout not in LAYOUTS:
-        raise ConfigError(f"layout is {layout!r}; it is one of {', '.join(LAYOUTS)}")
+        raise ConfigError(f"layout is {layout!r}; it must be one of {', '.join(LAYOUTS)}")
     if len(shape) == 3 and shape[0] == 1 and _fits(layout, shape[1], shape[2]):
         return
     others = [other for other in LAYOUTS if len(shape) == 3 and _fits(other, shape[1], shape[2])]
@@ -66,7 +66,7 @@ def _fits(layout: str, rows: int, columns: int) -> bool:
 
 
 def candidates(layout: Layout, output: NDArray[np.generic], score_min: float) -> Candidates:
-    """The boxes in an output whose score is ``score_min`` at least and whose numbers are finite."""
+    """Return the boxes of an output with a score of at least ``score_min`` and finite numbers."""
     table = output[0].astype(np.float64)
     if layout == "final":
         boxes, scores, classes = table[:, :4], table[:, 4], np.nan_to_num(table[:, 5]).astype(np.int64)
@@ -78,16 +78,17 @@ def candidates(layout: Layout, output: NDArray[np.generic], score_min: float) ->
         middles, halves = rows[:, :2], rows[:, 2:4] / 2
         boxes = np.concatenate([middles - halves, middles + halves], axis=1)
     good = (scores >= score_min) & np.isfinite(scores) & np.isfinite(boxes).all(axis=1)
-    return Candidates(boxes, scores, classes).those(good)
+    return Candidates(boxes, scores, classes).take(good)
 
 
 def suppress(found: Candidates, iou_max: float) -> Candidates:
-    """Of boxes of one class that overlap by more than ``iou_max`` only the clearest, clearest first."""
+    """Return, of boxes of one class that overlap by more than ``iou_max``, the one with the highest score;
+    highest first."""
     order = np.argsort(-found.scores, kind="stable")[:CANDIDATES_MAX]
-    found = found.those(order)
+    found = found.take(order)
     rivals = (ious(found.boxes, found.boxes) > iou_max) & (found.classes[:, None] == found.classes[None, :])
     kept = np.ones(len(order), bool)
     for index in range(len(order)):
         if kept[index]:
             kept[index + 1 :] &= ~rivals[index, index + 1 :]
-    return found.those(kept)
+    return found.take(kept)

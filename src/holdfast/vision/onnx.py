@@ -1,10 +1,10 @@
-"""A detector that runs a network of yours, from an ONNX file, with onnxruntime. Needs the extra ``onnx``.
+"""A detector that runs your network from an ONNX file, with onnxruntime. Needs the extra ``onnx``.
 
 It is costly, so declare it as a model::
 
     app.model("detector", partial(OnnxDetector, "people.onnx", classes=(0,)), memory_mb=300)
 
-and let :class:`~holdfast.vision.handler.ModelTracking` follow what it finds.
+and let :class:`~holdfast.vision.handler.ModelTracking` track its objects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from holdfast.vision.detector import Detection
 from holdfast.vision.layouts import Layout, candidates, check_layout, suppress
 
 GREY = 114
-"""What fills the frame around the image, as in the training of such networks."""
+"""Level of the padding around the image, as in the training of such networks."""
 
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
@@ -39,21 +39,21 @@ class _Input(NamedTuple):
 class OnnxDetector:
     """Finds objects in images, with a network that takes (1, 3, height, width): one RGB image, in 0..1.
 
-    It has no state: one is shared by all streams in a slot. It runs on one thread, for a node has a slot for
-    each core; the same file and frames give the same detections on machines of one kind.
+    It has no state: all streams of a slot share it. It runs on one thread, as a node has a slot for each
+    core. The same file and frames give the same detections on machines of one kind.
 
     Args:
-        path: the ONNX file, weights included. Every node needs it.
-        digest: the file's SHA-256 in hexadecimal; a file with another is refused. Without it any will do.
-        layout: of the output; see :mod:`~holdfast.vision.layouts`.
-        size: (width, height) of the input, for a network that takes any; else its own counts.
-        classes: numbers of the classes to report; none: all.
-        score_min: the least score to report, in 0..1.
-        iou_max: of boxes of one class that overlap by more, only the clearest is reported.
-        detections_max: the most to report for a frame, the clearest.
+        path: the ONNX file, with its weights. Each node needs it.
+        digest: the file's SHA-256 in hexadecimal; another file is refused. By default any file is accepted.
+        layout: the output's layout; see :mod:`~holdfast.vision.layouts`.
+        size: (width, height) of the input, for a network that takes any size.
+        classes: numbers of the reported classes; by default all.
+        score_min: the lowest reported score, in 0..1.
+        iou_max: of boxes of one class that overlap by more, only the one with the highest score is reported.
+        detections_max: the limit of detections of a frame.
         providers: of onnxruntime, best first.
 
-    Raises ConfigError, which says what to do, for a file that is missing, another or no such network.
+    Raises ConfigError, with the remedy, for a missing or unsuitable file.
     """
 
     def __init__(
@@ -81,8 +81,9 @@ class OnnxDetector:
         except ConfigError as error:
             raise ConfigError(f"model file {path}: {error}") from None
 
-    def detect(self, image: NDArray[np.uint8]) -> list[Detection]:
-        """Objects in an RGB image of shape (height, width, 3), clearest first, with boxes in its pixels."""
+    def detect(self, image: NDArray[np.uint8], /) -> list[Detection]:
+        """Return the objects in an RGB image of shape (height, width, 3), highest score first, with boxes in
+        its pixels."""
         height, width = image.shape[:2]
         scale = min(self._input.width / width, self._input.height / height)
         inner = max(1, round(width * scale)), max(1, round(height * scale))
@@ -91,7 +92,7 @@ class OnnxDetector:
         frame[top : top + inner[1], left : left + inner[0]] = _resized(image, inner)
         found = candidates(self._layout, self._run(frame), self._score_min)
         if self._classes:
-            found = found.those(np.isin(found.classes, self._classes))
+            found = found.take(np.isin(found.classes, self._classes))
         if self._layout != "final":
             found = suppress(found, self._iou_max)
         boxes = (found.boxes - (left, top, left, top)) / scale
@@ -127,7 +128,7 @@ def _read(path: Path, digest: str) -> bytes:
         data = path.read_bytes()
     except FileNotFoundError:
         raise ConfigError(
-            f"there is no model file {path} (looked for in {Path.cwd()});"
+            f"no model file {path} (the working folder is {Path.cwd()});"
             " put it on every node, or correct its path"
         ) from None
     except OSError as error:
@@ -135,7 +136,7 @@ def _read(path: Path, digest: str) -> bytes:
     found = hashlib.sha256(data).hexdigest()
     if digest and found != digest.lower():
         raise ConfigError(
-            f"model file {path} has the digest {found}, not {digest}: it is damaged, or another than meant;"
+            f"model file {path} has the digest {found}, not {digest}: it is damaged, or another file;"
             " copy the right one here, or correct the digest"
         )
     return data
@@ -158,12 +159,12 @@ def _session(data: bytes, path: str | Path, providers: Sequence[str]) -> Any:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.use_deterministic_compute = True
-    options.log_severity_level = 3  # errors are raised; warnings on exports are of no use to who runs them
+    options.log_severity_level = 3  # errors are raised; warnings about the export don't help its user
     try:
         return onnxruntime.InferenceSession(data, options, providers=list(providers))
     except Exception as error:  # noqa: BLE001 - what onnxruntime raises has no base of its own
         raise ConfigError(
-            f"model file {path} is no ONNX model that onnxruntime {onnxruntime.__version__} can load:"
+            f"model file {path} can't be loaded by onnxruntime {onnxruntime.__version__}:"
             f" {error}; export it again, weights in the same file"
         ) from None
 
@@ -176,7 +177,7 @@ def _input(session: Any, size: tuple[int, int] | None) -> _Input:
             f"the network has {len(inputs)} inputs ({names}); export one that takes an image alone"
         )
     (only,) = inputs
-    # A side that may be anything is a name, or None.
+    # A side of any length is a name, or None.
     shape = [side if isinstance(side, int) else None for side in only.shape]
     if only.type not in _TYPES or len(shape) != 4 or shape[0] not in (1, None) or shape[1] not in (3, None):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Cameras as a product: they add nothing to a node."""
+"""The product ``vision``. It adds nothing to a node."""
 
 from holdfast.extend.products import Product
 

@@ -24,22 +24,22 @@ from holdfast.vision.boxes import Box, Boxes, areas, intersections, ious
 from holdfast.vision.detector import Detection
 
 LOST_FRAMES = 30
-"""A track unseen for longer is given up."""
+"""Frames after which an unseen track ends."""
 CONFIRM_FRAMES = 3
-"""Frames in a row in which a new track must be seen before it gets its id and is reported."""
+"""Frames in a row in which a new track must be seen before it gets an id and is reported."""
 SHARE_FRAMES = 30
-"""A track that had no detection of its own for longer may share none."""
+"""Frames without an own detection after which a track may not share one."""
 
 _CLEAR = 0.3
 """Detections of at least this score start tracks; fainter ones only continue them."""
 _IOU_MIN = 0.25
 _IOU_FAINT_MIN = 0.4
 _REGAIN_MIN = 0.1
-"""What a lost track must have in common with a detection, as a share of the smaller one ..."""
+"""Overlap of a lost track with a detection, as a share of the smaller one ..."""
 _INSIDE_MIN = 0.5
-"""... and a track with one that it shares, of its own area."""
+"""... and of a track with a detection that it shares, as a share of its own area."""
 _PARTLY = 0.15
-"""A detection smaller than the object by this share shows only a part of it."""
+"""A detection that is smaller than the object by this share shows only a part of it."""
 
 # Standard deviations, as shares of the object's height:
 _MEASURED = 1 / 8  # of a measurement
@@ -55,7 +55,7 @@ _MOVES = slice(0, 2)
 
 
 class Track(NamedTuple):
-    """An object in one frame. ``id`` counts from 1 in its tracker; the box is in pixels."""
+    """An object in one frame. ``id`` counts from 1; the box is in pixels."""
 
     id: int
     box: Box
@@ -84,7 +84,7 @@ class Tracker:
 
     @classmethod
     def restore(cls, state: Tracks) -> Tracker:
-        """The tracker that gave ``state``. Raises ValueError if its arrays don't fit together."""
+        """Return the tracker of a snapshot. Raises ValueError if its arrays don't fit together."""
         tracker = cls()
         tracker._frame, tracker._next_id = None if state.frame < 0 else state.frame, state.next_id
         tracker._counts = np.frombuffer(state.counts, "<i8").reshape(-1, 4).copy()
@@ -92,15 +92,13 @@ class Tracker:
         return tracker
 
     def snapshot(self) -> Tracks:
-        """The whole state; ``restore`` continues from it bit for bit."""
+        """Return the whole state; ``restore`` continues from it bit for bit."""
         frame = -1 if self._frame is None else self._frame
         return Tracks(frame, self._next_id, self._counts.tobytes(), self._filters.tobytes())
 
     def update(self, frame: int, detections: Sequence[Detection]) -> list[Track]:
-        """Go on to ``frame`` and report the confirmed objects seen in it, in order of id.
-
-        Frames may be left out but must ascend: raises ValueError otherwise.
-        """
+        """Go on to ``frame``, and return its confirmed objects, by id. Raises ValueError if frames don't
+        ascend."""
         if self._frame is not None and frame <= self._frame:
             raise ValueError(f"frame {frame} comes after frame {self._frame}; frames must ascend")
         self._predict(1 if self._frame is None else min(frame - self._frame, LOST_FRAMES + 1))
@@ -129,7 +127,8 @@ class Tracker:
         return self._filters[:, 3:, _VALUE]
 
     def _predict(self, frames: int) -> None:
-        """Let everything move on at its velocity, and doubt it more. Give up what is lost for too long."""
+        """Move all tracks at their velocities, and widen their variances. End tracks that are lost for too
+        long."""
         self._counts[:, _MISSED] += frames
         self._keep(self._counts[:, _MISSED] <= LOST_FRAMES)
         state, height = self._filters, self._heights()
@@ -140,7 +139,7 @@ class Tracker:
         state[:, _MOVES, _VELOCITY_VARIANCE] += frames * (_PUSH * height) ** 2
 
     def _assign(self, found: Boxes, clear: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """The row of the detection that each track takes, or -1; and whether others take it as well."""
+        """Return the row of each track's detection, or -1, and whether other tracks share it."""
         boxes = self._boxes()
         common, own, other = intersections(boxes, found), areas(boxes)[:, None], areas(found)[None, :]
         overlap = ious(boxes, found)
@@ -160,7 +159,7 @@ class Tracker:
         return taken, (taken >= 0) & (takers[taken + 1] > 1)
 
     def _correct(self, found: Boxes, taken: NDArray[np.intp], shared: NDArray[np.bool_]) -> None:
-        """Move the tracks that were seen towards what was measured."""
+        """Move the seen tracks towards their measurements."""
         seen = taken >= 0
         state, measured = self._filters[seen], found[taken[seen]]
         middle, size = state[:, :2, _VALUE], state[:, 2:, _VALUE]
@@ -213,7 +212,7 @@ def _take(
     tracks: NDArray[np.bool_],
     wanted: NDArray[np.bool_],
 ) -> None:
-    """Assign ``wanted`` detections that are free to ``tracks`` that have none, for the greatest total."""
+    """Assign free ``wanted`` detections to ``tracks`` without one, for the greatest total."""
     free = wanted.copy()
     free[taken[taken >= 0]] = False
     rows, columns = np.flatnonzero(tracks & (taken < 0)), np.flatnonzero(free)
@@ -224,7 +223,8 @@ def _take(
 
 
 def _common(box: Box, estimate: NDArray[np.float64]) -> Box:
-    """The part of a shared detection that is this track's, by its own estimate; all of it if none is."""
+    """Return the part of a shared detection that overlaps the track's estimate; all of it without an
+    overlap."""
     left, top, right, bottom = estimate.tolist()
     part = max(box[0], left), max(box[1], top), min(box[2], right), min(box[3], bottom)
     return part if part[0] < part[2] and part[1] < part[3] else box

@@ -1,10 +1,8 @@
-"""The camera wall: of each camera the newest frame that was handled, with its boxes and the ids of its
-tracks.
+"""The camera wall: for each camera the newest handled frame, with the boxes and ids of its tracks.
 
-The browser asks for the cameras that it shows, twice a second, and gets results and the paths of pictures. It
-draws them itself. Results and pictures are read once for all who look. A picture is read from below
-``objects_url`` only, where ``holdfast ingest`` puts frames, and from no place that a message or a browser
-names.
+Twice a second the browser asks for the visible cameras, gets results and the paths of pictures, and draws
+them. Results and pictures are read once for all viewers. Pictures are read from below ``objects_url`` only,
+where ``holdfast ingest`` puts frames, and from no place that a message or a browser names.
 """
 
 from __future__ import annotations
@@ -39,17 +37,17 @@ PLACE_MAX = 10**19 - 1
 """The largest number of a run or a frame."""
 
 AT_ONCE = 16
-"""The most cameras that are asked for together: what is in sight."""
+"""Cameras of one request: the visible ones."""
 
 NEWS_KEPT_S = 0.45
-"""How long a result is kept for others who look: not so long that who asks twice a second gets it twice."""
+"""Seconds that a result is kept for other viewers: less than the half second between a browser's requests."""
 
 PICTURE_KEPT_S, PICTURES_MAX = 60.0, 32
-"""How long pictures are kept for others who look, and how many of them."""
+"""Seconds that pictures are kept for other viewers, and their number."""
 
 PICTURE_BYTES_MAX = 2_000_000
 TYPES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png"}
-"""Pictures by their first bytes. Nothing else is shown, whatever it is called."""
+"""Types of pictures by their first bytes. Other data isn't shown."""
 
 
 class SeenTrack(msgspec.Struct, frozen=True):
@@ -60,7 +58,7 @@ class SeenTrack(msgspec.Struct, frozen=True):
 
 
 class SeenFrame(msgspec.Struct, frozen=True):
-    """The result of a frame, as :class:`holdfast.vision.handler.Tracking` gives it."""
+    """The result of a frame, as :class:`holdfast.vision.handler.Tracking` returns it."""
 
     video: str
     run: int
@@ -104,17 +102,21 @@ class CameraWall:
         )
 
     async def news(self, request: web.Request) -> web.Response:
-        """Answer with the newest results of some cameras; of those that aren't known there is nothing."""
+        """Answer with the newest results of some cameras, without unknown ones."""
         self._parts.attention.asked()
         keys = request.query.getall("key", [])
         if len(keys) > AT_ONCE:
             raise RequestRefused(400, "cameras", "Too many cameras", f"ask for {AT_ONCE} at once at most")
-        # Of other texts nothing is read, or readers could have the state store asked for whatever they like.
+        # Unknown keys aren't read: else a browser could send any key to the state store.
         keys = [key for key in keys if self._parts.index.get(key) is not None]
         sees = caller_of(request).may("pictures")
         seen = await asyncio.gather(*map(self._seen, keys))
         return web.json_response(
-            [_told(key, frame, sees=sees) for key, frame in zip(keys, seen, strict=True) if frame is not None]
+            [
+                _record(key, frame, sees=sees)
+                for key, frame in zip(keys, seen, strict=True)
+                if frame is not None
+            ]
         )
 
     async def picture(self, request: web.Request) -> web.Response:
@@ -127,18 +129,18 @@ class CameraWall:
         try:
             data = await self._pictures.get(name, lambda: self._read(name))
         except (FileNotFoundError, HoldfastError) as error:
-            raise RequestRefused(404, "picture", "There is no such picture", redact(str(error))) from None
+            raise RequestRefused(404, "picture", "No such picture", redact(str(error))) from None
         return web.Response(body=data, content_type=_kind(data))
 
     async def _read(self, name: str) -> bytes:
         objects = self._parts.services.objects()
         data = await objects.get(objects.url(name))
         if not _kind(data) or len(data) > PICTURE_BYTES_MAX:
-            raise InvalidMessage(f"it is no JPEG or PNG of {PICTURE_BYTES_MAX} bytes at most")
+            raise InvalidMessage(f"it isn't a JPEG or PNG of up to {PICTURE_BYTES_MAX} bytes")
         return data
 
     async def _first(self, names: list[str]) -> str:
-        """Return the first stream whose latest result is one of a frame; empty if there is none."""
+        """Return the first stream whose latest result is that of a frame; else an empty text."""
         for name in names:
             for stream in self._parts.index.find(Question(stream=name), 0, 1).streams:
                 if await self._seen(stream.key) is not None:
@@ -149,12 +151,12 @@ class CameraWall:
         return await self._news.get(key, lambda: self._latest(key))
 
     async def _latest(self, key: str) -> SeenFrame | None:
-        """Return the newest result of a camera; None if it is none of a frame, or can't be read now."""
+        """Return the newest result of a camera; None if it isn't a frame's, or can't be read."""
         services = self._parts.services
         try:
             checkpoint = await services.state().peek(key)
             found = await latest_results(services, checkpoint, 1) if checkpoint is not None else ()
-        except HoldfastError:  # the other cameras are shown all the same
+        except HoldfastError:  # the other cameras are still shown
             return None
         for logged in found:
             try:
@@ -168,7 +170,7 @@ def _kind(data: bytes) -> str:
     return next((kind for begin, kind in TYPES.items() if data.startswith(begin)), "")
 
 
-def _told(key: str, frame: SeenFrame, *, sees: bool) -> dict[str, Any]:
+def _record(key: str, frame: SeenFrame, *, sees: bool) -> dict[str, Any]:
     place = {"video": frame.video, "run": frame.run, "frame": frame.frame}
     return {
         "key": key,
@@ -184,7 +186,7 @@ def _page(stream: str, text: str, offset: int) -> str:
 
 
 def groups(parts: ConsoleParts) -> list[Group]:
-    """The routes of the wall."""
+    """Return the routes of the wall."""
     wall = CameraWall(parts)
     return [
         ("read", [web.get("/cameras", wall.show), web.get("/cameras/news", wall.news)]),

@@ -417,7 +417,7 @@ def test_a_file_that_is_no_video_is_named(place: Path, temporary: Path) -> None:
     process = demo("--video", "notes.mp4")
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
-    assert "notes.mp4 is not a video" in err
+    assert "notes.mp4 can't be read as a video" in err
     assert "Traceback" not in err
 
 

@@ -82,7 +82,7 @@ def test_one_bad_video_keeps_no_other_back(holdfast: Any, arrange: Any, video: P
     outcome = holdfast("ingest", "broken.mp4", "lobby.mp4", "--json")
     assert outcome.code == 1
     assert [line["frames"] for line in outcome.lines] == [0, FRAMES]
-    assert "broken.mp4 is not a video" in outcome.err
+    assert "broken.mp4 can't be read as a video" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_one_bad_video_keeps_no_other_back(holdfast: Any, arrange: Any, video: P
         (["a.mp4", "b.mp4", "--key", "cam-1"], "1 keys for 2 videos"),
         (["a/x.mp4", "b/x.mp4"], "would share a key"),
         (["rtsp://127.0.0.1/live"], "give each one a --key"),
-        (["rtsp://127.0.0.1/live", "a.mp4", "--key", "a", "--key", "b"], "files and cameras go apart"),
+        (["rtsp://127.0.0.1/live", "a.mp4", "--key", "a", "--key", "b"], "files come to an end"),
         (["rtsp://127.0.0.1/live", "--key", "a", "--run", "3"], "leave --run and --realtime out"),
     ],
 )

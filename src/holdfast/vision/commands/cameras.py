@@ -1,4 +1,4 @@
-"""Cameras that ``holdfast ingest`` pulls, until somebody ends it."""
+"""The cameras that ``holdfast ingest`` pulls."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def counting() -> Progress:
-    """A display on stderr of the frames sent."""
-    said = TextColumn("{task.description}", markup=False)  # an address may hold brackets
-    columns = SpinnerColumn(), said, TextColumn("{task.completed} frames")
+    """Return a display on stderr of the frames sent."""
+    description = TextColumn("{task.description}", markup=False)  # an address may hold brackets
+    columns = SpinnerColumn(), description, TextColumn("{task.completed} frames")
     return Progress(*columns, TimeElapsedColumn(), console=output.error_console())
 
 
@@ -32,14 +32,14 @@ async def pull(
     *,
     json: bool,
 ) -> int:
-    """Pull the camera at each key's URL until a signal to end, or so many seconds; returns the exit code."""
+    """Pull the camera at each key's URL until a signal, or for ``seconds``; return the exit code."""
     from holdfast.vision.live import Camera, CameraSource  # noqa: PLC0415 (an extra)
 
     def camera(key: str, url: str) -> Camera:
         name = f"{stream}/{key}"
         task = progress.add_task(f"{redact_url(url)} → {name}", total=None)
 
-        def tell(run: CameraRun) -> None:
+        def on_run(run: CameraRun) -> None:
             progress.update(
                 task, description=f"{redact_url(url)} → {name}, run {run.number}", completed=run.frames
             )
@@ -52,7 +52,7 @@ async def pull(
                     f"{run.frames} frames{left_out} of {redact_url(url)} sent to {name}, run {run.number}"
                 )
 
-        def trouble(why: str, again_s: float) -> None:
+        def on_trouble(why: str, again_s: float) -> None:
             output.complain(f"{name}: {why}; trying again in {again_s:.1f} s")
 
         return Camera(
@@ -60,15 +60,15 @@ async def pull(
             objects=services.objects(),
             queue=services.queue(stream),
             clock=services.clock,
-            tell=tell,
-            trouble=trouble,
+            on_run=on_run,
+            on_trouble=on_trouble,
         )
 
-    told, over = signals()
+    ending_signal, over = signals()
     with counting() as progress:
         cameras = [camera(key, url) for key, url in urls.items()]
         works = asyncio.gather(*(camera.run() for camera in cameras))
-        ending = asyncio.ensure_future(services.clock.wait(told, seconds))
+        ending = asyncio.ensure_future(services.clock.wait(ending_signal, seconds))
         await asyncio.wait((works, ending), return_when=asyncio.FIRST_COMPLETED)
         for each in cameras:
             each.stop()

@@ -32,8 +32,9 @@ async def ingest(
 ) -> int:
     """Put videos' frames into the object store as JPEG, and a message for each into the queue.
 
-    If a file is cut short, do it again with the run it named: frames already there are not handled twice.
-    A camera is pulled until Ctrl-C. One that is lost is tried again, and begins a new run when it is back.
+    If a file is truncated, repeat the command with the run that it printed: frames already sent are not
+    handled twice. A camera is pulled until Ctrl-C. A lost camera is tried again, and begins a new run once it
+    is back.
 
     ```
     holdfast ingest lobby.mp4 --key cam-1
@@ -43,13 +44,13 @@ async def ingest(
 
     Args:
         videos: Video files; or cameras, as URLs: `rtsp://…`, or any live source that FFmpeg reads.
-        key: The stream's key, one for each; without it, the file's name without suffix.
+        key: The stream's key, one for each; by default the file's name without suffix.
         stream: The stream that handles the frames.
-        run: Which numbering of frames this is; must grow. Without it, the time in milliseconds.
-        fps: Take so many frames of each second at most.
-        seconds: Take only the beginning of each video; of cameras, only so much time.
-        realtime: Send each frame of a file when its time has come, all videos side by side.
-        json: Print JSON lines, one a file, or one a camera's run.
+        run: The number of the run; must grow. By default the time in milliseconds.
+        fps: The limit of frames of each second.
+        seconds: Take only the first seconds of each video, or pull a camera for this time.
+        realtime: Send each frame of a file at its time, all videos side by side.
+        json: Print JSON lines, one for a file, or one for a camera's run.
     """
     try:
         importlib.import_module("holdfast.vision.ingest")
@@ -61,7 +62,7 @@ async def ingest(
         raise ConfigError("name at least one video file or camera")
     live = ["://" in video for video in videos]
     if any(live) != all(live):
-        raise ConfigError("files and cameras go apart: files come to an end; ingest each kind by itself")
+        raise ConfigError("files come to an end and cameras don't; ingest each kind by itself")
     if any(live) and (run is not None or realtime):
         raise ConfigError("a camera numbers its runs itself, in real time; leave --run and --realtime out")
     if any(live) and not key:
@@ -71,7 +72,7 @@ async def ingest(
     keys = key or tuple(Path(video).stem for video in videos)
     if len(set(keys)) < len(keys):
         raise ConfigError(f"two videos would share a key ({', '.join(keys)}); give each its own with --key")
-    # A page of help needs none of these.
+    # Imported late: a page of help doesn't need them.
     from holdfast.extend.commands import warn_of_undeclared  # noqa: PLC0415
     from holdfast.vision.commands.cameras import pull  # noqa: PLC0415
 
@@ -102,14 +103,8 @@ async def _put(
 
     async def put(name: str, video: Path) -> dict[str, Any]:
         task = progress.add_task(f"{video.name} → {stream}/{name}, run {this_run}", total=None)
-        record = {
-            "video": str(video),
-            "stream": stream,
-            "key": name,
-            "run": this_run,
-            "frames": 0,
-            "error": "",
-        }
+        record: dict[str, Any] = {"video": str(video), "stream": stream, "key": name, "run": this_run}
+        record |= {"frames": 0, "error": ""}
 
         def sent(frames: int) -> None:
             record["frames"] = frames
