@@ -22,7 +22,7 @@ from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.objects import MemoryObjects
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.system.clock import SystemClock
-from holdfast.vision import live, video
+from holdfast.vision import video
 from holdfast.vision.handler import Frame
 from holdfast.vision.jpeg import decode_image
 from holdfast.vision.live import WAITING_MAX, Camera, CameraLost, CameraRun, CameraSource, camera_frames
