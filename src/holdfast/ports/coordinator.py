@@ -85,7 +85,7 @@ class Coordinator(Protocol):
         """Free the key if the claim is unchanged; else change nothing and return False."""
 
     async def claims(self, member: str | None = None) -> list[Claim]:
-        """Return the claims of living members, in order of key; only those of ``member`` if given."""
+        """Return the claims of living members, in order of key; only claims of ``member`` if given."""
 
     async def watch(self, after: int, wait_s: float) -> tuple[int, list[Change]]:
         """Return changes after the number ``after``, waiting up to ``wait_s`` for the first, and the number

@@ -30,8 +30,8 @@ async def at_once(call: Callable[[], Awaitable[T]], /) -> T:
 async def dead_letters(
     queue: Queue, key: str | None = None, *, after: str = "", page: int = PAGE, read: Reads = at_once
 ) -> AsyncIterator[DeadLetter]:
-    """Yield the dead letters after the id ``after``, in order of id: all, or those of the plain ``key``.
-    ``page`` is how many are read together, and ``read`` makes each call."""
+    """Yield the dead letters after the id ``after``, in order of id: all, or only of the plain ``key``. Each
+    call reads ``page`` of them, and is made by ``read``."""
     while found := await read(partial(queue.dead_letters, page, after, key)):
         for letter in found:
             yield letter

@@ -35,9 +35,9 @@ class Delivery(msgspec.Struct, frozen=True):
     """One delivery of a message.
 
     ``receipt`` extends, deletes or gives back this delivery, in any process. ``receives`` counts the
-    deliveries so far, with this one, but for those that were put back. ``number`` is the queue's own sequence
-    number, if it has one. ``turn`` is the message's place in the order of arrival, if the queue knows it; a
-    message that is redriven keeps its turn.
+    deliveries so far, with this one, without deliveries that were put back. ``number`` is the queue's own
+    sequence number, if it has one. ``turn`` is the message's place in the order of arrival, if the queue
+    knows it; a message that is redriven keeps its turn.
     """
 
     receipt: str
@@ -116,7 +116,7 @@ def decode_dead_letter(
 
 
 async def delivered(delivering: Awaitable[T], give_back: Callable[[T], Awaitable[object]]) -> T:
-    """Wait for deliveries. If the caller is cancelled meanwhile, give back those that arrive."""
+    """Wait for deliveries. If the caller is cancelled meanwhile, give them back when they arrive."""
     deliveries = asyncio.ensure_future(delivering)
     try:
         return await asyncio.shield(deliveries)
@@ -161,12 +161,12 @@ class Queue(Protocol):
     Attributes:
         max_batch: the most messages in any batch call.
         max_bytes: the largest body in bytes.
-        max_receives: how many receives are useful at once.
-        linger_s: how long a receive or a delete may wait to share its call with others; 0 if calls cost
-            almost nothing, or if other work waits for them.
-        hold_max_s: after how long a delivery can't be extended any more, so that its message must be
-            reissued; infinite if there is no such limit.
-        sends_in_order: whether what a failed ``send`` has added are the first of its messages.
+        max_receives: the number of receives that are useful at once.
+        linger_s: seconds for which a receive or a delete may wait to share its call with others; 0 if calls
+            cost almost nothing, or if other work waits for them.
+        hold_max_s: seconds after which a delivery can't be extended any longer, so that its message must be
+            reissued; infinite without such a limit.
+        sends_in_order: whether a failed ``send`` has added the first of its messages, if any.
         seq_kind: ``increasing`` if deliveries carry the queue's own number, ``absent`` if not.
         fifo: whether messages with one key are delivered in order. None is delivered while an earlier one is
             in flight or ready, and a receive brings messages of a key without gaps, from the oldest on.
@@ -231,7 +231,7 @@ class Queue(Protocol):
         """Return the counts at this moment. They are approximate if the service's counts are."""
 
     async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
-        """Return dead letters in order of id, after the id ``after``; only those of ``key`` if given."""
+        """Return dead letters in order of id, after the id ``after``; only of ``key`` if given."""
 
     async def redrive(self, ids: Sequence[str]) -> int:
         """Send dead letters to the queue again, in the given order, and remove them; returns how many."""
@@ -255,9 +255,9 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class PutBack(msgspec.Struct, frozen=True):
-    """A delivery that goes back because there was no room for it. ``key`` is the key of its message, which
-    the queue notes: the message may have been sent without one, or with another than its body has.
-    ``counted``: its receive counts all the same, since the message may have killed a node."""
+    """A delivery that goes back for lack of room. ``key`` is the key in its message's body, which the queue
+    stores: the message may have been sent with another key, or without. ``counted``: its receive still
+    counts, because the message may have killed a node."""
 
     receipt: str
     key: str
@@ -275,11 +275,11 @@ class KeyedQueue(Queue, Protocol):
     async def reserve(self, key: str, holder: str, epoch: int, for_s: float) -> bool:
         """Reserve ``key`` for the membership ``holder`` for ``for_s`` seconds from now, or renew that.
         Returns False while another holder has a reservation of a higher ``epoch``, and changes nothing then.
-        One of a lower epoch is replaced, and so is one of the same: that is of the same opening, whose node
-        has joined again."""
+        A reservation of a lower or the same epoch is replaced. The same epoch means the same opening, whose
+        node has joined again."""
 
     async def keep(self, keys: Sequence[str], holder: str, for_s: float) -> list[str]:
-        """Renew reservations; returns the keys of those that ``holder`` no longer has."""
+        """Renew reservations; returns the keys that ``holder`` has lost."""
 
     async def unreserve(self, key: str, holder: str) -> None:
         """Give up a reservation. One of another holder stays."""
@@ -304,13 +304,13 @@ class CallerStatement(NamedTuple):
 
 
 class Addition(NamedTuple):
-    """Adds messages within a transaction of the caller's.
+    """The statements that add messages within a transaction of the caller.
 
     Attributes:
         steps: yields each statement and gets the first column of its first row, None if it has none; returns
             the messages' ids. Raises ConfigError if the transaction is one of another database.
-        committed: tells those who receive. Call it after the commit, from any thread; without it they find
-            the messages when they look next.
+        committed: wakes the receivers. Call it after the commit, from any thread. Without it they find
+            the messages at their next check.
     """
 
     steps: Callable[[], Generator[CallerStatement, Any, list[str]]]
@@ -321,21 +321,21 @@ class TransactionalQueue(Queue, Protocol):
     """A queue in a database that programs keep their own tables in."""
 
     async def addition(self, messages: Sequence[Outgoing]) -> Addition:
-        """Return what adds messages within a transaction of the caller's. Raises TooLarge, as ``send``
-        does."""
+        """Return the statements that add messages within a transaction of the caller. Raises TooLarge, as
+        ``send`` does."""
 
 
 class TransferableQueue(Queue, Protocol):
-    """A queue whose contents can be read and written as they are. While that is done, nobody receives."""
+    """A queue whose contents can be read and written as they are, while no process receives."""
 
     async def waiting(self, limit: int, after: str = "") -> list[WaitingMessage]:
         """Return up to ``limit`` messages in the order in which they were sent, after the one with the id
-        ``after``: those that are ready, delayed or in flight. There may be fewer although more follow; none
-        are returned only if none follow."""
+        ``after``, whether ready, delayed or in flight. There may be fewer although more follow, but none only
+        if none follow."""
 
     async def restore(self, messages: Sequence[WaitingMessage], above: int = 0) -> None:
-        """Add messages of another queue behind those that are there, all or none, with what they have been
-        received and the delays that are left.
+        """Add messages of another queue behind the present ones, all or none, with their counts of receives
+        and remaining delays.
 
         Those with a ``number`` keep it; only a queue that numbers its messages takes these. The ids of others
         are new. Numbers that the queue gives from now on are above all of these and above ``above``. Raises

@@ -38,19 +38,19 @@ class Registry(Protocol):
         """Return the document, or None."""
 
     async def put(self, name: str, body: bytes, expect: int) -> Document | None:
-        """Write a document if its version is ``expect`` (0: there is none), and return the new document.
-        Return None if it has another version. Raises TooLarge."""
+        """Write a document if its version is ``expect`` (0: the document is new), and return the new
+        document. Return None if it has another version. Raises TooLarge."""
 
     async def drop(self, name: str, expect: int) -> bool:
-        """Delete a document if its version is ``expect``; return False if it has another version, or there is
-        none."""
+        """Delete a document if its version is ``expect``; return False if it has another version, or doesn't
+        exist."""
 
     async def list(self, prefix: str) -> list[Document]:
         """Return all documents whose names begin with ``prefix``, in order of name."""
 
     async def changed(self, name: str, version: int, wait_s: float) -> Document | None:
-        """Wait until the document's version differs from ``version`` (0: there is none), at most ``wait_s``;
-        return the document."""
+        """Wait until the document's version differs from ``version`` (0: the document doesn't exist), at most
+        ``wait_s``; return the document."""
 
     async def close(self) -> None:
         """Close all connections. Waiting calls end with the present document."""

@@ -76,8 +76,8 @@ class RunResult(msgspec.Struct, frozen=True, array_like=True):
     snapshot, and the handler must be opened again before the next run. ``permanent``: the message doesn't fit
     its declared type, so no retry can help. ``calls``: calls to metered services since the last answer, as
     ``Meter.drain`` gives them. ``model`` names the model whose load is what failed, so that the message isn't
-    to blame; "" for none. ``acts``: what the handler asked for besides, one for each result, or none at all
-    if it never did. ``traced`` is what the slot recorded of messages that stand in a trace.
+    to blame; "" for none. ``acts``: the effects and timers of each result; empty if no message had any.
+    ``traced`` is what the slot recorded of messages that stand in a trace.
     """
 
     results: list[bytes | None]
@@ -134,7 +134,7 @@ class SlotHost(Protocol):
 
 
 class SlotWorker(Protocol):
-    """The handlers inside a slot. Made by a factory from a SlotHost; slots know no more of it than this.
+    """The handlers inside a slot. A factory makes it from a SlotHost; slots use only this interface.
 
     Its calls suspend only where a loop runs already; else they can be stepped with ``drive``.
     """
@@ -163,7 +163,7 @@ class SlotWorker(Protocol):
 
 
 class SlotCall:
-    """One call into a slot, for whoever watches how it goes. Times are the node's monotonic ones.
+    """One call into a slot, which a caller may watch. Times are the node's monotonic ones.
 
     Attributes:
         timeout_s: how long it may be at work without progress.
@@ -198,7 +198,7 @@ class SlotCall:
 class SlotCalls(Collection[SlotCall]):
     """The calls that a slot has not answered yet, the oldest first, each under a number of its own.
 
-    A slot that has calls works at one of them at least: at the oldest, unless it has told of another.
+    A slot that has calls works at one of them at least: at the oldest, unless it has reported another.
     """
 
     def __init__(self) -> None:
@@ -206,26 +206,26 @@ class SlotCalls(Collection[SlotCall]):
         self._count = 0
 
     def add(self, call: SlotCall, now: float) -> int:
-        """Another call is given to the slot; returns its number."""
+        """Note a new call; returns its number."""
         self._count += 1
         self._calls[self._count] = call
         self._begin_one(now)
         return self._count
 
     def advance(self, number: int, now: float) -> SlotCall | None:
-        """Return the slot told something of a call; None if it has no such call."""
+        """Note a report of the slot about a call; returns the call, or None if the slot has no such call."""
         if (call := self._calls.get(number)) is not None:
             call.advance(now)
         return call
 
     def finish(self, number: int, now: float) -> SlotCall | None:
-        """Return the slot has answered a call; None if it has no such call."""
+        """Note the answer to a call; returns the call, or None if the slot has no such call."""
         call = self._calls.pop(number, None)
         self._begin_one(now)
         return call
 
     def clear(self) -> None:
-        """The slot is gone. Those that waited in it are never begun."""
+        """Forget all calls, because the slot is gone. Calls that waited in it never begin."""
         self._calls.clear()
 
     def _begin_one(self, now: float) -> None:
@@ -246,9 +246,9 @@ class SlotCalls(Collection[SlotCall]):
 
 
 class StreamSlot(Slot, Protocol):
-    """A slot for streams. It has a *lane* for each key: the calls of a key are worked off one after another,
-    in the order in which they were made. Who gives a ``call`` can watch how it goes. Calls that are not
-    answered when the process ends raise SlotDied, with the stacks that it dumped as detail.
+    """A slot for streams. It has a *lane* for each key: the calls of a key run one after another, in the
+    order in which they were made. A caller that gives a ``call`` can watch it. Calls that are not answered
+    when the process ends raise SlotDied, with the dumped stacks as detail.
     """
 
     @property
@@ -266,8 +266,8 @@ class StreamSlot(Slot, Protocol):
     async def load(
         self, stream: str, key: str, models: Sequence[str], *, call: SlotCall | None = None
     ) -> None:
-        """Load those of the models that the app declares, for the use of ``key`` until it is closed. Raises
-        ModelFailed, SlotDied."""
+        """Load the models that the app declares among these, for the use of ``key`` until it is closed.
+        Raises ModelFailed, SlotDied."""
 
     async def open(
         self, stream: str, key: str, state: bytes | None, version: int, *, call: SlotCall | None = None
@@ -300,8 +300,8 @@ class StreamSlot(Slot, Protocol):
         *,
         call: SlotCall | None = None,
     ) -> QueryResult:
-        """Have a handler that is made for this answer a request, which is JSON, from that state. The handler
-        that ``key`` has in the slot, if any, isn't touched. Raises SlotDied."""
+        """Have a new handler answer a request, which is JSON, from that state. The handler of ``key`` in the
+        slot, if any, isn't touched. Raises SlotDied."""
 
     async def close(self, stream: str, key: str, *, call: SlotCall | None = None) -> None:
         """Drop the key's handler. Never raises for a dead slot."""
@@ -323,12 +323,12 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
 
     ``body_name`` is the full name of the protobuf message in ``body``, empty for text or JSON. ``attempt``
     counts from 1 to ``tries``; ``epoch`` is the fencing token. ``timeout_s`` is the total time it may take,
-    ``stall_s`` the longest without a call of ``job.progress`` (0: any), ``memory_mb`` what its process
-    and all that it started may use together (0: what the node allows). ``lease_s``: unless renewed, its
-    process is killed so many seconds after it was given to a slot, even if the node stands still (0: never).
-    ``pauses`` is how many pauses earlier attempts have asked for. ``after`` is the brief of the task that it
-    follows upon (empty: of none). ``result_bytes_max`` is how large its result may be. ``traceparent`` is its
-    place in a trace, "" for none.
+    ``stall_s`` the longest without a call of ``job.progress`` (0: any), ``memory_mb`` what its process and
+    all that it started may use together (0: what the node allows). ``lease_s``: seconds after which its
+    process is killed unless the lease is renewed, even if the node is stopped (0: never). ``pauses`` is how
+    many pauses earlier attempts have asked for. ``after`` is the brief of the task that it follows upon
+    (empty: of none). ``result_bytes_max`` is how large its result may be. ``traceparent`` is its place in a
+    trace, "" for none.
     """
 
     task_id: str
@@ -361,11 +361,11 @@ class AttemptReport(msgspec.Struct, frozen=True, array_like=True):
     """The result of an attempt whose process didn't die.
 
     ``result`` is JSON (empty: none). Otherwise ``error`` and ``detail`` (a traceback) say what was raised;
-    ``permanent``: no retry can help; ``cancelled``: it ended because it was told to. ``spoiled``: the process
-    should be replaced. ``output``: there is output of it that has not been read yet. ``took_s`` is how long
-    it ran, ``memory_mb`` the most that its process ever used. ``pause_s``: what was raised asks for another
-    attempt after so many seconds (0: it doesn't). ``sends`` are the effects that it sent, if it returned.
-    ``traced`` is what the slot recorded, if the attempt stands in a trace.
+    ``permanent``: no retry can help; ``cancelled``: it ended because it was cancelled. ``spoiled``: the
+    process should be replaced. ``output``: there is output of it that has not been read yet. ``took_s`` is
+    how long it ran, ``memory_mb`` the most that its process ever used. ``pause_s``: the seconds after which
+    the handler asked for another attempt (0: it didn't). ``sends`` are the effects that it sent, if it
+    returned. ``traced`` is what the slot recorded, if the attempt stands in a trace.
     """
 
     result: bytes = b""
@@ -405,19 +405,20 @@ class TaskHost(Protocol):
 
 
 class TaskWorker(Protocol):
-    """The handlers inside a slot. Made by a factory from a host; slots know no more of it than this.
+    """The handlers inside a slot. A factory makes it from a host; slots use only this interface.
 
     ``attempt`` suspends only where a loop runs already; else it can be stepped with ``drive``.
     """
 
     async def attempt(self, number: int, attempt: Attempt) -> AttemptReport:
-        """Run the handler. The host is told of what it does by its number. Never raises for what it does."""
+        """Run the handler, and report its progress to the host under this number. Never raises for what the
+        handler does."""
 
     def cancel(self, reason: str) -> None:
-        """Tell the attempt at hand to end. May come from any thread."""
+        """Cancel the running attempt. May be called from any thread."""
 
     def raise_if_cancelled(self) -> None:
-        """Called in the midst of the handler: raise there if it was told to end, once."""
+        """Raise once if the attempt was cancelled. Called in the middle of the handler."""
 
     def coroutines(self) -> Collection[asyncio.Task[Any]]:
         """Return the asyncio tasks of a handler that is ``async def``: what waits there is on no thread's
@@ -449,15 +450,15 @@ class TaskSlot(Slot, Protocol):
         """Remove all attempts from the prefetch buffer, and return their numbers in order."""
 
     def cancel(self, number: int, reason: str) -> None:
-        """Tell an attempt to end, by raising in its handler and running its terminate hooks. Does nothing for
-        one that is not at hand."""
+        """Cancel an attempt, by raising in its handler and running its terminate hooks. Does nothing for an
+        attempt that isn't running."""
 
     def lease(self, seconds: float | None) -> None:
         """Have the process and its descendants killed after so long, whatever becomes of the node, unless
         this is called again; None: never."""
 
     async def dump(self) -> str:
-        """Return the stacks of its threads, "" if it doesn't tell in a tenth of a second."""
+        """Return the stacks of its threads, "" if it doesn't answer in a tenth of a second."""
 
     async def stacks_of(self, number: int) -> str | None:
         """Return the stacks of an attempt, thread by thread, without interrupting it; "" if it isn't running,
@@ -468,7 +469,7 @@ class TaskSlot(Slot, Protocol):
         """Ask the process's descendants to end, as SIGTERM does."""
 
     async def stop(self, grace_s: float) -> None:
-        """Let it end once it is done; kill it if that takes longer."""
+        """Let it end after its attempt; kill it after ``grace_s``."""
 
 
 class TaskSlotMaker(SlotMaker, Protocol):

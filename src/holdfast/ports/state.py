@@ -41,7 +41,7 @@ class Risk(NamedTuple):
 
 
 class DatabaseHealth(msgspec.Struct, frozen=True):
-    """The number of old versions of rows in a database, and the reason why it can't remove them.
+    """The old versions of rows in a database, and the reason why it can't remove them.
 
     ``snapshot_s`` is how old the oldest snapshot is, and ``snapshot_transactions`` how many transactions came
     after it, by the kind of its holder; a kind whose age isn't known is left out. ``dead_rows`` and
@@ -89,12 +89,12 @@ class StateStore(Protocol):
 
     async def due(self, before: float, limit: int, lease_s: float) -> list[str]:
         """Return up to ``limit`` keys whose ``due`` is below the wall time ``before``, the longest due first.
-        Each becomes due again at ``before + lease_s``, so that nobody else gets it until then; a commit
+        Each becomes due again at ``before + lease_s``, so that no other caller gets it until then; a commit
         replaces that time."""
 
     async def results(self, after: int, limit: int, wait_s: float = 0.0, stream: str = "") -> list[Logged]:
-        """Return results with a cursor above ``after``, waiting up to ``wait_s`` for the first; only those of
-        one ``stream`` if named. A reader that goes on from the last cursor misses no stored result."""
+        """Return results with a cursor above ``after``, waiting up to ``wait_s`` for the first; only of one
+        ``stream`` if named. A reader that goes on from the last cursor misses no stored result."""
 
     async def result(self, key: str, name: str) -> Logged | None:
         """Return the stored result of one message (``name``: ``run:seq``), if it is still kept."""
@@ -118,12 +118,11 @@ class StateStore(Protocol):
 
 
 class TransferableState(StateStore, Protocol):
-    """A state store whose contents can be read and written as they are. While that is done, nobody opens or
+    """A state store whose contents can be read and written as they are. Meanwhile no process opens or
     commits."""
 
     async def stored(self, keys: Sequence[str]) -> list[Checkpoint]:
-        """Return all of the present checkpoints of these keys, in this order, without those of unknown
-        keys."""
+        """Return all of the present checkpoints of these keys, in this order, without unknown keys."""
 
     async def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Write checkpoints as another store had them. A key that this store knows keeps what it has. Later

@@ -29,8 +29,8 @@ from holdfast.rules.tasks.task import (
 
 
 class TaskStore(Protocol):
-    """The tasks of one app by task id. A store makes all changes by one method, ``change``, and inherits
-    those that name the change.
+    """The tasks of one app by task id. A store makes all changes by one method, ``change``, and inherits the
+    methods that name the change.
 
     Every call may raise Unavailable (nothing happened) or OutcomeUnknown; all may be repeated as they are.
     """
@@ -51,8 +51,8 @@ class TaskStore(Protocol):
         return cast("list[Task]", await self.change(wishes))
 
     async def messages_sent(self, task_ids: Sequence[str]) -> None:
-        """Record that the messages of these tasks were sent, so that ``due`` returns them no more. Unknown
-        ones are ignored."""
+        """Record that the messages of these tasks were sent, so that ``due`` doesn't return them again.
+        Unknown ones are ignored."""
         await self.change([MessageSent(task_id) for task_id in task_ids])
 
     async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
@@ -95,7 +95,7 @@ class TaskStore(Protocol):
         return cast("Task | None", task)
 
     async def reset(self, task_ids: Sequence[str]) -> list[Task | None]:
-        """Queue tasks again with all their tries, except those that run or have succeeded; returns the record
+        """Queue tasks again with all their tries, except running and succeeded ones; returns the record
         of each, None for one that isn't known."""
         return cast("list[Task | None]", await self.change([ResetTask(task_id) for task_id in task_ids]))
 
@@ -117,9 +117,9 @@ class TaskStore(Protocol):
         since: float = 0.0,
         down: bool = False,
     ) -> list[Task]:
-        """Return tasks in order of trace, after the trace ``after``; with ``down``, the other way round, from
-        before that trace. If given, only those of one state or
-        type, or queued, started or ended at ``since`` (wall time) or later. Traces are compared as UTF-8."""
+        """Return tasks in order of trace, after the trace ``after``; with ``down``, in reverse order, before
+        that trace. If given, only tasks of one state or type, or queued, started or ended at ``since`` (wall
+        time) or later. Traces are compared as UTF-8."""
 
     async def counts(self) -> dict[tuple[str, State], int]:
         """Return how many tasks of each type are in each state."""

@@ -24,8 +24,8 @@ class SpanRecord(msgspec.Struct, array_like=True):
     """A span that has ended, in nanoseconds of wall time.
 
     ``parent_id`` is "" for the first span of a trace. ``links`` are the ``traceparent`` of other spans. With
-    ``failed`` it ended with an error, which ``error`` tells. ``scope`` is what made it: Holdfast, or a
-    library within a handler.
+    ``failed`` it ended with the error in ``error``. ``scope`` is what made it: Holdfast, or a library within
+    a handler.
     """
 
     trace_id: str

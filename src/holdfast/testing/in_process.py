@@ -81,7 +81,7 @@ class ThreadWorker:
 
 
 class ThreadTaskWorker:
-    """A slot's handlers of tasks, in a thread. What they tell is passed on to the slot in its own loop."""
+    """A slot's handlers of tasks, in a thread. Their reports go to the slot in its own loop."""
 
     def __init__(self, app: App, host: TaskHost) -> None:
         self._host = host

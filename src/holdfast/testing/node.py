@@ -110,7 +110,7 @@ class NodeForTests:
         """Return what the stream's handler has returned so far, in the order of commits.
 
         Without ``count``, this waits until all messages that were sent to the stream are handled or
-        dead-lettered. With ``count``, it waits until there are so many results. Raises TimeoutError after
+        dead-lettered. With ``count``, it waits until there are ``count`` results. Raises TimeoutError after
         ``timeout_s``, and the error of a node that crashed.
         """
         return self._run(self._results(stream, count, timeout_s))
@@ -262,8 +262,8 @@ def node_for_tests(
         app: the app to run.
         folder: the folder of its database, objects and archives (default: a new one, which is deleted at the
             end). Streams are archived there, whatever they declare.
-        settings: the settings of the node by name, such as ``{"max_message_bytes": 1000}`` (default: those of
-            every node, with one slot for streams and two for tasks). Environment and config files are not
+        settings: the settings of the node by name, such as ``{"max_message_bytes": 1000}`` (default: the
+            usual ones, with one slot for streams and two for tasks). Environment and config files are not
             read.
 
     Raises ConfigError for impossible settings, and for an app that declares nothing.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StartNode(Protocol):
-    """Starts a node that runs an app until the test ends. The settings are those of
+    """Starts a node that runs an app until the test ends. It takes the settings of
     :func:`holdfast.testing.node_for_tests`."""
 
     def __call__(self, app: App, *, settings: NodeSettings | None = None) -> NodeForTests: ...

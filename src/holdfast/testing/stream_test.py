@@ -91,16 +91,16 @@ class StreamTest:
             A stream of an App has its own.
         key: the stream's key. For a stream of an App, key and place are read from the messages.
         state, version: a snapshot to begin with, and the handler version that wrote it.
-        restart_every: restart after so many messages and timers; 0 for never.
+        restart_every: the messages and timers after which the handler restarts; 0 for never.
         objects: the objects for ``context.fetch``, by URL.
-        models: the models for ``context.model``, by name, instead of those that an App declares.
-        targets: the names that effects may be sent to (default: those that the App declares; for a handler
+        models: the models for ``context.model``, by name, instead of the App's own.
+        targets: the names that effects may be sent to (default: the App's own; for a handler
             without App, any).
 
     Attributes:
-        results: all results so far, those of timers included, as ``send`` returns them.
+        results: all results so far, also of timers, as ``send`` returns them.
         notes: what the handler reported with ``context.progress``.
-        sent: all effects so far. Those of a message or timer that failed aren't among them.
+        sent: all effects so far. Effects of a failed message or timer aren't among them.
         wall_s: the wall time that timers see, in seconds since 1970. A test may set it.
     """
 
@@ -155,15 +155,15 @@ class StreamTest:
 
     @property
     def state(self) -> Any:
-        """The state as of the last message: of the declared type, or the bytes of ``snapshot``. None if there
-        is none."""
+        """The state as of the last message: of the declared type, or the bytes of ``snapshot``. None without
+        one."""
         state = self._first[0] if self._stream is None else self._stream.state_of(self._key)[0]
         typed = typed_state_of(self._declare(None).handler)
         return state if state is None or typed is None else typed.codec.decode(state)
 
     @property
     def timers(self) -> dict[str, SetTimer]:
-        """The timers that are set, by name: those of the key of the last message."""
+        """The timers that are set for the key of the last message, by name."""
         return {timer.name: SetTimer(timer.at, _body(timer)) for timer in self._standing_timers()}
 
     def send(self, *messages: Any) -> list[Any]:
@@ -177,8 +177,8 @@ class StreamTest:
         return [self._send(message) for message in messages]
 
     def advance(self, seconds: float) -> list[Any]:
-        """Let so much time pass, and run the timers that come due, of all keys, in order of time; returns
-        their results. Each sees the time at which it is due. With 0, those run that are due already.
+        """Let time pass, and run the timers of all keys that come due, in order of time; returns their
+        results. Each sees the time at which it is due. With 0, those run that are due already.
 
         Raises what ``wake`` of the handler raises; the time is then that of the timer, which is still set.
         """

@@ -53,7 +53,7 @@ class TaskTest:
     Attributes:
         steps: what the handler reported with ``job.progress``.
         lines: what it wrote with ``job.log``: (level, event, values).
-        sent: the effects that it sent with ``job.send``, those of all runs that succeeded.
+        sent: the effects that it sent with ``job.send``, of all runs that succeeded.
     """
 
     __test__ = False  # pytest shall not take this class for tests of its own

@@ -43,7 +43,7 @@ class RedrivePolicy(msgspec.Struct, rename="camel"):
 
     @classmethod
     def of(cls, attributes: Mapping[str, str]) -> Self:
-        """Read the policy from a queue's attributes; an empty one if there is none."""
+        """Read the policy from a queue's attributes; an empty one without it."""
         policy = attributes.get("RedrivePolicy", "{}")
         return msgspec.json.decode(policy, type=cls, strict=False)  # in some the count is text
 

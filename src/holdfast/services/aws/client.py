@@ -180,7 +180,7 @@ class AwsClient:
         endpoint: where to call unless ``AWS_ENDPOINT_URL_<SERVICE>``, ``AWS_ENDPOINT_URL`` or the profile
             say; by default the service's own.
         profile: the profile in the AWS config files; by default that of ``AWS_PROFILE``.
-        keys: the credentials, in place of those that are found.
+        keys: the credentials, instead of searched ones.
     """
 
     def __init__(

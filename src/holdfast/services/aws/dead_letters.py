@@ -66,7 +66,7 @@ class DeadLetters:
         await self.dead.send([_entry(letter, at) for letter in letters], [""] * len(letters))
 
     async def page(self, limit: int, after: str, key: str | None) -> list[DeadLetter]:
-        """Return dead letters in order of id, after the id ``after``; only those of ``key`` if given."""
+        """Return dead letters in order of id, after the id ``after``; only of ``key`` if given."""
         listed: dict[str, DeadLetter] = {}
 
         def see(found: HeldDeadLetter) -> bool:
@@ -122,7 +122,7 @@ class DeadLetters:
 
     @contextlib.asynccontextmanager
     async def _taken(self, wanted: Callable[[HeldDeadLetter], bool]) -> AsyncIterator[list[HeldDeadLetter]]:
-        """Receive all dead letters, and keep those that are ``wanted``. The others are given back at the end;
+        """Receive all dead letters, and keep the ``wanted`` ones. The others are given back at the end;
         if that fails, they become visible after their visibility."""
         taken: list[HeldDeadLetter] = []
         others: list[str] = []

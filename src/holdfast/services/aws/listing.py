@@ -12,7 +12,7 @@ from holdfast.services.aws.s3 import S3
 from holdfast.services.aws.s3_url import Spot
 
 KEYS_MAX = 1000
-"""How many keys a page may have, which is as many as S3 gives."""
+"""Keys in a page, which is the most that S3 gives."""
 
 KEY = re.compile(b"<Key>([^<]*)</Key>")
 NEXT = re.compile(b"<NextContinuationToken>([^<]+)</NextContinuationToken>")

@@ -2,7 +2,7 @@
 
 The two signers are botocore's own, without the work that repeats in each call: the key derived from the
 secret is kept for its day, and a request is a plain record instead of a mail message. A test compares their
-signatures with those of the originals.
+signatures with the originals'.
 """
 
 from __future__ import annotations

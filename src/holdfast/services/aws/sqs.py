@@ -153,7 +153,7 @@ class Sqs:
         return done, failed
 
     async def queue_url(self, name: str, account: str = "") -> str:
-        """Return the URL of the queue ``name``. Raises ConfigError if there is none."""
+        """Return the URL of the queue ``name``. Raises NoSuchQueue."""
         request = {"QueueName": name} | ({"QueueOwnerAWSAccountId": account} if account else {})
         try:
             return (await self.call("GetQueueUrl", name, request, QueueUrl)).queue_url

@@ -52,7 +52,7 @@ class Stored:
     """The receives that don't count, because the message was put back."""
     received_at: float = 0.0
     receipt: str = ""
-    """The receipt of the valid delivery; empty if there is none."""
+    """The receipt of the valid delivery; else empty."""
     holder: str = ""
     priority: int = 0
     """Until its first delivery."""
@@ -397,7 +397,7 @@ class MemoryQueue:
         return taken
 
     def _unlocked(self, visible: list[Stored]) -> list[Stored]:
-        """Return those whose key has nothing in flight, where the queue keeps order."""
+        """Return the messages whose key has nothing in flight, if the queue keeps order."""
         if not self.fifo:
             return visible
         locked = {m.key for n, m in self.messages.items() if m.key and not self._is_visible(n)}

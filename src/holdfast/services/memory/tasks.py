@@ -109,7 +109,7 @@ class MemoryTasks(TaskStore):
     ) -> list[Task | Fenced]:
         answers: list[Task | Fenced] = []
         for end in ends:
-            try:  # before the outcome is stored, of which there is none if its brief can't be made
+            try:  # before the outcome is stored: it isn't if its outcome event can't be made
                 ended = judge(self.standing.get(end.task_id), end, self._clock.wall())
                 message = None if ended is None or ended.briefed else brief(ended)
             except Fenced:

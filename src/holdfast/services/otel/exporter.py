@@ -33,13 +33,13 @@ PATH = "/v1/traces"
 WAITING_MAX = 8192
 BATCH_MAX = 512
 LINGER_S = 1.0
-"""How long spans wait for others to be exported with."""
+"""Seconds for which spans wait for others."""
 
 ANSWER_S = 5.0
-"""How long a collector may take for a batch, repetitions included, before the batch is dropped."""
+"""Seconds for a batch, with repetitions, after which it is dropped."""
 
 CLOSE_S = 2.0
-"""How long what waits at the end may take to be exported."""
+"""Seconds for the export of the last spans."""
 
 NOISY = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 """The exporter's own log, which reports each failed try."""

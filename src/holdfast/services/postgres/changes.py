@@ -34,8 +34,8 @@ TRIM_EVERY = 256
 """Commits between removals of identities that have left the window."""
 
 WRITERS = 16
-"""Number of writers of the results log. Each has its own lock, and its own cursors: those whose remainder is
-its number. Processes with the same number wait for each other."""
+"""Number of writers of the results log. Each has its own lock, and its own cursors: the cursors whose
+remainder is its number. Processes with the same number wait for each other."""
 
 OPENED_BYTES = 4 << 20
 """Bytes for which an opened state counts. Most states are smaller, but a node that takes over large ones
@@ -169,7 +169,7 @@ FROM log, unnest(%b::text[], %b::bytea[], %s::bigint[], %b::bytea[])
     WITH ORDINALITY AS r (key, name, epoch, body, place)"""  # noqa: S608
 
 KEEP, SET, CLEAR = range(3)
-"""What becomes of the state."""
+"""Kinds of changes of the state."""
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -198,7 +198,7 @@ class PostgresDatabase:
         )
         try:
             connection = await asyncio.shield(connecting)
-        except UnicodeError as error:  # what a look-up says of such a name, instead of that there is none
+        except UnicodeError as error:  # raised for such a name instead of an error of resolution
             raise ConfigError(f"{self.address}: no host can have this name: {error}") from error
         except asyncio.CancelledError:  # given up half made, it would leave its socket open
             with contextlib.suppress(Exception):

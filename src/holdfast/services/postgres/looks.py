@@ -27,7 +27,7 @@ WIDE_SHARE = 0.02
 """Share of the time that such receives may take."""
 
 SORT_MAX = 1000
-"""Ready messages that one statement checks to set aside those of reserved keys."""
+"""Ready messages that one statement checks to set aside messages of reserved keys."""
 
 EPOCH_MS = 1_577_836_800_000
 COUNT_BITS = 20
@@ -119,7 +119,7 @@ class Marks:
 
 @dataclass(slots=True)
 class Sorting:
-    """A search through all ready messages, in parts, to set aside those of reserved keys. After its end it
+    """A search through all ready messages, in parts, to set aside messages of reserved keys. After its end it
     continues with new messages; at ``again_at`` it starts again, for late commits."""
 
     due_from: int = 0

@@ -320,8 +320,8 @@ class PostgresMessages:
         self.marks.pop(queue, None)
 
     async def settle(self, connection: Connection, asked: Sequence[SettleCall]) -> list[list[str]]:
-        """Delete, hide or end deliveries; returns the stale receipts of each: of those to be deleted, only
-        those whose messages are there."""
+        """Delete, hide or end deliveries; returns the stale receipts of each; for a deletion, only if the
+        message still exists."""
         rows: dict[tuple[str, int, int], tuple[int | None, bool]] = {}
         for one in asked:
             for receipt in one.receipts:
@@ -445,7 +445,7 @@ def _stale(asked: SettleCall, known: dict[tuple[str, int, int], bool]) -> list[s
 
 
 def topic_of(queue: str) -> str:
-    """Return the topic that is rung for those who receive from a queue."""
+    """Return the topic of a queue's receivers."""
     return f"queue:{queue}"
 
 

@@ -191,7 +191,7 @@ class PostgresReservations:
         return held
 
     async def keep(self, connection: Connection, asked: Sequence[KeepCall]) -> list[list[bytes]]:
-        """Renew reservations; returns the keys of those that still exist."""
+        """Renew reservations; returns the keys that are still reserved."""
         kept = []
         for one in asked:
             call = {**one._asdict(), "keys": list(one.keys)}

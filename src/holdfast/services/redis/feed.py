@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.services.redis.connection import RedisConnection, Subscription
 
 KEPT = 10_000
-"""How many messages are kept for slow readers."""
+"""Messages kept for slow readers."""
 
 
 class ChannelFeed:

@@ -80,7 +80,7 @@ KEYS_A_CALL = 500
 class RedisQueue(NumberedQueue):
     """One named queue in a namespace of a Redis, and its dead letters.
 
-    Times are the server's. Calls raise what those of a ``RedisConnection`` do. With ``wait_replicas`` in its
+    Times are the server's. Calls raise as a ``RedisConnection`` does. With ``wait_replicas`` in its
     address, a message or dead letter that fewer replicas have is of unknown outcome. ``bell`` wakes waiting
     receives of this process. It and the connections are shared with other queues, and closed by their maker.
     """
@@ -272,7 +272,7 @@ class RedisQueue(NumberedQueue):
         status, *reply = await self._confirmed.script(RESTORE, (self._root,), *words)
         if status == b"taken":
             raise OperationRefused(
-                f"queue {self._name!r}: message number {reply[0].decode()} is not above those that are there;"
+                f"queue {self._name!r}: message number {reply[0].decode()} is not above the present ones;"
                 " empty the queue first"
             )
 
@@ -302,8 +302,8 @@ class RedisQueue(NumberedQueue):
         self, limit: int, visibility_s: float, holder: str, waits_s: float
     ) -> tuple[list[Delivery], float]:
         """Return the messages that can be delivered at once, and otherwise the seconds until one can be,
-        which are infinite if there is none. With ``waits_s``, a message that comes within that time wakes
-        this process. If cancelled, gives back what it got."""
+        which are infinite if the queue is empty. With ``waits_s``, a message that comes within that time
+        wakes this process. If cancelled, gives back what it got."""
         words: tuple[Word, ...] = (limit, CALL_BYTES, micros(visibility_s), holder)
         waiter = (self._bell.channel, micros(waits_s)) if waits_s > 0 else ("", 0)
 
@@ -401,7 +401,7 @@ def _word(key: str) -> bytes:
 
 
 def _key(attributes: bytes) -> str:
-    """Return the key that is stored with the attributes of a message; "" if there is none."""
+    """Return the key that is stored with the attributes of a message; "" without one."""
     return str(msgspec.json.decode(attributes.split(b"\n", 2)[1])) if attributes[:2] == b"{\t" else ""
 
 

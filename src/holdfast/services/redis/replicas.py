@@ -1,8 +1,7 @@
 """Waits until replicas have a commit, so that a fail-over doesn't lose it unnoticed.
 
-This is no consensus. A fail-over may still choose a replica that wasn't among those which answered, unless
-all must answer. A replica has a commit in memory, perhaps not on disk. A commit whose wait failed is still in
-place.
+This is no consensus. A fail-over may still choose a replica that didn't answer, unless all must answer. A
+replica has a commit in memory, perhaps not on disk. A commit whose wait failed is still in place.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from holdfast.services.redis.connection import TIMEOUT_S, RedisAddress, RedisCon
 from holdfast.services.redis.lane import Word
 
 WAIT_S = 1.0
-"""How long to wait for the replicas' answers."""
+"""Seconds to wait for the replicas' answers."""
 
 GROUP_MAX = 500
 

@@ -45,7 +45,7 @@ RESTORE = Script.load("restore_results", "shard")
 
 class ResultsPage(NamedTuple):
     """Some results of a shard. Later results have a cursor above the last of these, or above ``last`` if
-    there are no more at present."""
+    these are all."""
 
     last: int
     results: list[Logged]

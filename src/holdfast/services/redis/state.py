@@ -98,7 +98,7 @@ class DueKey(NamedTuple):
 class RedisState:
     """The checkpoints and results of all streams in a Redis namespace, in as many shards as the address says.
 
-    Times are the server's. Calls raise what those of a ``RedisConnection`` do, and ConfigError if the
+    Times are the server's. Calls raise as a ``RedisConnection`` does, and ConfigError if the
     namespace has another number of shards. The connection is the state store's own, and closed with it.
     With ``wait_replicas`` in its address, a commit that fewer replicas have is of unknown outcome."""
 
@@ -377,7 +377,7 @@ class RedisState:
         return blob
 
     async def _fetch(self, fields: Mapping[bytes, bytes]) -> bytes | None:
-        """Return the state; None where there is none, or where it was replaced meanwhile."""
+        """Return the state; None without one, or if it was replaced meanwhile."""
         blob = fields.get(b"blob")
         if blob is None:
             return fields.get(b"state")

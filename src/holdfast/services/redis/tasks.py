@@ -74,7 +74,7 @@ Answers = list[Answer]
 class RedisTasks(TaskStore):
     """The tasks of one app in a Redis namespace, in as many shards as the address says.
 
-    Times are the server's. Calls raise what those of a ``RedisConnection`` do, and ConfigError if the
+    Times are the server's. Calls raise as a ``RedisConnection`` does, and ConfigError if the
     namespace has another number of shards. ``connection`` is closed with it. With ``wait_replicas`` in its
     address, a change that fewer replicas have is of unknown outcome."""
 

@@ -100,7 +100,7 @@ class Database:
 
     Attributes:
         path: the file.
-        doorbell: wakes those who wait for changes, in all processes.
+        doorbell: wakes waiters for changes, in all processes.
         write_connection, read_connection: the connections of its two threads.
     """
 

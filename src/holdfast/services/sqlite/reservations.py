@@ -86,7 +86,7 @@ class Reservations:
     """The reservations of one queue. Every method is a part of the caller's transaction.
 
     Args:
-        topic: of those who wait for messages.
+        topic: the topic of the queue's receivers.
     """
 
     def __init__(self, topic: str) -> None:

@@ -137,8 +137,8 @@ class Poster:
 
 
 async def _beginning(answer: aiohttp.ClientResponse) -> str:
-    """Return the beginning of an answer's text. One that can't be read is empty: its status says what became
-    of the effect."""
+    """Return the beginning of an answer's text. It is empty if it can't be read: the status shows the
+    outcome."""
     try:
         return (await answer.content.read(READ_BYTES)).decode(errors="replace")
     except (aiohttp.ClientError, TimeoutError, OSError):

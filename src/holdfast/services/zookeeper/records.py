@@ -47,7 +47,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class ClaimAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The answer to a request. ``done``: this was written together with the claim, whose version is its zxid.
-    Otherwise it has the claim that stands, or why there is none."""
+    Otherwise it has the claim that stands, or the reason without one."""
 
     done: bool = False
     claim: Claim | None = None

@@ -22,7 +22,7 @@ from holdfast.services.zookeeper.session import ZooKeeperSession, create, write
 
 ANSWER_S = 5.0
 LOOK_S = 0.5
-"""How often a member that hasn't answered yet is checked."""
+"""Seconds between checks of a member that hasn't answered yet."""
 
 _errors = {error.__name__: error for error in (ClaimLost, MembershipLost, Unavailable)}
 

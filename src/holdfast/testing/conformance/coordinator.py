@@ -15,7 +15,7 @@ LONG_S = 60.0
 """Longer than any test: a membership with this TTL never ends."""
 
 PATIENCE_S = 10.0
-"""How long a test waits for what must come."""
+"""Seconds for which a test waits for an expected event."""
 
 A, B, C = (
     Member(f"member-{n}", f"node {n}", f"http://127.0.0.1:{port}")

@@ -13,7 +13,7 @@ LONG_S = 60.0
 """Longer than any test: what lasts for so long doesn't end."""
 
 PATIENCE_S = 10.0
-"""How long a test waits for what must come."""
+"""Seconds for which a test waits for an expected event."""
 
 DEEP = 1_500
 """More messages of one key than one receive sorts out."""
@@ -27,7 +27,7 @@ class KeyedQueueConformance:
     """The length of a reservation whose end a test waits for, in seconds."""
 
     quick_s = 0.05
-    """How long a receive must wait to see all messages that are visible now."""
+    """Seconds for which a receive must wait to see all messages that are visible now."""
 
     @pytest.fixture
     def queue(self) -> KeyedQueue:

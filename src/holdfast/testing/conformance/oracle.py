@@ -74,7 +74,7 @@ contents = st.fixed_dictionaries(
     },
 )
 picks = st.lists(st.booleans(), max_size=6).map(tuple)
-"""Which of the pending effects a commit is about."""
+"""The choice of pending effects for a commit."""
 
 keys = st.sampled_from(KEYS)
 off = st.sampled_from((0, 0, 0, 0, -1, 1))

@@ -28,7 +28,7 @@ from holdfast.errors import NobodyThere, OutcomeUnknown, Unavailable
 from holdfast.ports.peer import Peer
 
 PATIENCE_S = 10.0
-"""How long a test waits for what must come."""
+"""Seconds for which a test waits for an expected event."""
 
 MakePeer = Callable[[], Awaitable[Peer]]
 

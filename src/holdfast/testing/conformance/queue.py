@@ -19,7 +19,7 @@ FOREVER = 1e11
 """A wall time that no clock reaches."""
 
 PATIENCE_S = 10.0
-"""How long a test waits for what must come."""
+"""Seconds for which a test waits for an expected event."""
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -34,7 +34,7 @@ class QueueConformance:
     """One step of time, in seconds: long enough for a few calls to be answered in."""
 
     glance_s = 0.05
-    """How long a receive must wait to see all messages that are visible now."""
+    """Seconds for which a receive must wait to see all messages that are visible now."""
 
     lease_s = 0.4
     """A visibility that is long enough to handle what was received, and short enough for a test to wait for

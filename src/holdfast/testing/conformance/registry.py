@@ -10,7 +10,7 @@ from holdfast.errors import TooLarge
 from holdfast.ports.registry import Document, Registry
 
 PATIENCE_S = 10.0
-"""How long a test waits for what must come."""
+"""Seconds for which a test waits for an expected event."""
 
 ODD_NAMES = ["k", "a/b//c", "käse \N{SNOWMAN}", "'\"%_\\;--", "*?[x]{y}:z", "..", "x" * 256]
 

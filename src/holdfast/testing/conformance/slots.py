@@ -31,7 +31,7 @@ from holdfast.tasks.follow_ups import brief_of
 from holdfast.tasks.outcome import Outcome
 
 PATIENCE_S = 30.0
-"""How long a test waits for what must come: a process may have to start."""
+"""Seconds for which a test waits for an expected event: a process may have to start."""
 
 LONG_S = 60.0
 
@@ -479,7 +479,7 @@ def _counts(ran: RunResult) -> list[Any]:
 
 
 class RecordingListener:
-    """Keeps what slots tell."""
+    """Keeps the reports of slots."""
 
     def __init__(self) -> None:
         self.reports: dict[int, AttemptReport] = {}
@@ -509,7 +509,7 @@ class RecordingListener:
         return self.reports[number]
 
     async def begun(self, count: int = 1) -> None:
-        """Return when so many attempts have said how far they are."""
+        """Return when ``count`` attempts have reported progress."""
         async with asyncio.timeout(PATIENCE_S):
             while len(self.progress) < count:
                 self._heard.clear()
@@ -607,7 +607,7 @@ class TaskSlotsConformance(SlotsConformance):
         slot.cancel(7, "enough")
         tried = await listener.outcome(7)
         assert tried.cancelled
-        assert (7, "warning", "told to end", {"again": True}) in listener.lines
+        assert (7, "warning", "cancelled", {"again": True}) in listener.lines
         await listener.begun(2)
         slot.cancel(7, "again")
         assert 8 not in listener.reports

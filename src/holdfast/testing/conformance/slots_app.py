@@ -19,7 +19,7 @@ app.model("missing", lambda: Path("/no/such/file").read_bytes())
 
 
 def hoard() -> None:
-    """Take memory until there is no more."""
+    """Take memory until it is used up."""
     taken = []
     while True:
         taken.append(bytearray(1 << 20))
@@ -138,7 +138,7 @@ def hoard_task(body: str, job: Job) -> None:
 
 @app.task("wait", body=str)
 async def wait(body: str, job: Job) -> None:
-    """Says that it has begun, and waits until it is told to end."""
-    job.on_terminate(lambda: job.log.warning("told to end", again=job.cancelled))
+    """Report progress, and wait to be cancelled."""
+    job.on_terminate(lambda: job.log.warning("cancelled", again=job.cancelled))
     job.progress(0.5, "waiting", rows=7)
     await asyncio.Event().wait()

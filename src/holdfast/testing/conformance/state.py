@@ -15,7 +15,7 @@ from holdfast.ports.state import Logged, StateStore
 from holdfast.rules.streams.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result, RunLog, Started, Timer
 
 PATIENCE_S = 10.0
-"""How long a test waits for what must come."""
+"""Seconds for which a test waits for an expected event."""
 
 FOREVER = 1e11
 """A wall time that no clock reaches."""

@@ -84,7 +84,7 @@ TASK = Task(
     stored=b"\0\xfc",
     briefed=True,
 )
-"""A task with a value in every field but those of one whose message is yet to be sent."""
+"""A task with a value in every field, except the fields of a message that is yet to be sent."""
 
 TASKS = [
     TASK,
