@@ -36,30 +36,6 @@ STARTED = ["start begins", "start ends"]
 WHOLE = [*STARTED, "stop begins", "stop ends"]
 
 
-async def test_a_double_start_starts_once_and_both_wait_for_it() -> None:
-    service = Counted()
-    await asyncio.gather(service.start(), service.start())
-    assert service.story == STARTED
-    await service.start()
-    assert service.story == STARTED
-
-
-async def test_a_double_stop_stops_once_and_both_wait_for_it() -> None:
-    service = Counted()
-    await service.start()
-    await asyncio.gather(service.stop(), service.stop())
-    assert service.story == WHOLE
-    await service.stop()
-    assert service.story == WHOLE
-
-
-async def test_an_early_stop_prevents_the_start() -> None:
-    service = Counted()
-    await service.stop()
-    await service.start()
-    assert service.story == []
-
-
 async def test_a_stop_during_the_start_lets_it_finish() -> None:
     service = Counted()
     starting = asyncio.create_task(service.start())

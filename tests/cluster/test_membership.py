@@ -11,7 +11,7 @@ from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.membership import SILENCE_S, Membership
 from holdfast.common.protocol import Done, Reply, Request, UnknownMember
 from holdfast.common.protocol_versions import OUR_VERSIONS, ProtocolVersions
-from holdfast.errors import ConfigError, MembershipLost, OutcomeUnknown, Unavailable
+from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.services.memory.coordinator import MemoryCoordinator
@@ -589,15 +589,6 @@ async def test_a_watch_that_fails_is_taken_up_again(clock: Clock, town: Town) ->
     await b.membership.leave()
     await clock.sleep(0.01)
     assert a.left == [b.membership.id]
-
-
-async def test_a_member_that_is_nowhere_else_known_raises_as_the_coordinator_does(town: Town) -> None:
-    a, _ = await pair(town)
-    a.coordinator.down = True
-    with pytest.raises(Unavailable):
-        await a.membership.refresh()
-    with pytest.raises(MembershipLost):
-        await town.coordinator.renew(Member("x", "x", "x"), TTL_S)
 
 
 async def test_another_program_s_worker_is_never_called(clock: Clock, town: Town) -> None:

@@ -88,14 +88,7 @@ def test_pages_answer_as_the_description_says(servers: Surface, name: str, path:
     )
     assert said.status == 200
     check(path, "get", said)
-
-
-@pytest.mark.parametrize("name", SERVERS)
-def test_every_server_serves_the_openapi_description(servers: Surface, name: str) -> None:
-    (said,) = servers.exchange(
-        name, b"GET /openapi.json HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n"
-    )
-    assert json.loads(said.body) == DOCUMENT
+    assert path != "/openapi.json" or json.loads(said.body) == DOCUMENT
 
 
 # --- any request that is HTTP

@@ -10,7 +10,7 @@ import pytest
 from holdfast.gateway.haproxy.binary import find
 from tests.nodes.cameras import Cameras
 from tests.nodes.conftest import MakeCluster
-from tests.nodes.test_failures import owned
+from tests.nodes.drills import owned
 
 FOREVER_S = 60.0
 TTL_S = 3.0

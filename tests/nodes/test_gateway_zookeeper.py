@@ -19,7 +19,7 @@ from simulator.servers import ZooKeeperEnsemble, ZooKeeperServer
 from tests.nodes.cameras import Camera, Cameras
 from tests.nodes.cluster import LOOK_S, PATIENCE_S, STREAM
 from tests.nodes.conftest import MakeCluster
-from tests.nodes.test_failures import owned
+from tests.nodes.drills import owned
 
 TTL_S = 10.0
 LONG_S = 30.0

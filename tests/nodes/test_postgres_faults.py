@@ -15,8 +15,7 @@ from simulator.servers import PostgresqlServer, PostgresqlStandby
 from simulator.servers.postgresql import REPLICATES
 from tests.nodes.cluster import Cluster, until
 from tests.nodes.conftest import MakeCluster
-from tests.nodes.test_failures import KEYS
-from tests.nodes.test_services import TTL_S, all_went_on
+from tests.nodes.drills import KEYS, TTL_S, all_went_on
 
 SYNCHRONOUS = {"synchronous_standby_names": "standby"}
 A_FEW_BYTES = 8192

@@ -10,8 +10,8 @@ from simulator.servers import RedisCluster, RedisSentinel, RedisServer
 from simulator.servers.redis import SLOTS
 from tests.nodes.cluster import STREAM, until
 from tests.nodes.conftest import MakeCluster
-from tests.nodes.test_failures import KEYS
-from tests.nodes.test_services import TTL_S, all_went_on, forget
+from tests.nodes.drills import KEYS, TTL_S, all_went_on
+from tests.nodes.test_services import forget
 
 LOST = "the state store has lost commits of a stream"
 

@@ -1,27 +1,22 @@
-"""Nodes on SQS and Redis, and what becomes of streams when those, or the nodes, are hurt."""
+"""Nodes on SQS, Redis, PostgreSQL and mixtures: streams survive damage to services and nodes."""
 
-import signal
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from simulator.servers import RedisServer
+from simulator.servers import PostgresqlServer, RedisServer, ZooKeeperServer
 from simulator.servers.server import Server
 from tests.nodes.cluster import STREAM, Cluster, until
 from tests.nodes.conftest import MakeCluster, MakeQueue
-from tests.nodes.test_failures import FAIL_OVER_S, KEYS, owned
+from tests.nodes.drills import FOREVER_S, TTL_S, drain_one, hurt_service, kill_one, stop_past_ttl
 
-TTL_S = 3.0
-FOREVER_S = 60.0
 OUTAGE_S = 2 * TTL_S
 REISSUED = "holdfast_reissued_total"
 
-STANDARD = pytest.param(False, id="standard")  # the tests part the two kinds, the night has each with both
-FIFO = pytest.param(True, id="fifo")
-STANDARD_AT_NIGHT = pytest.param(False, id="standard", marks=pytest.mark.nightly)
+STANDARD = pytest.param(False, id="standard")
 FIFO_AT_NIGHT = pytest.param(True, id="fifo", marks=pytest.mark.nightly)
 
 OnServices = Callable[..., Awaitable[Cluster]]
@@ -61,66 +56,62 @@ def on_services(
     return make
 
 
-def all_went_on(cluster: Cluster, since: float) -> Callable[[], bool]:
-    """True once every stream has a result from after then."""
-    return lambda: all(cluster.results[key] and cluster.results[key][-1].at > since for key in KEYS)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("fifo", [STANDARD, FIFO_AT_NIGHT])
 async def test_a_killed_node_is_replaced_on_evidence(on_services: OnServices, fifo: bool) -> None:
-    """What other nodes had forwarded goes on at once; what the dead node alone held, when it shows again."""
-    cluster = await on_services(fifo=fifo, ttl_s=FOREVER_S, visibility_s=6.0)
-    await cluster.start("a", "b", "c")
-    async with cluster.load(KEYS, 100):
-        await cluster.until(lambda: all(len(cluster.results[key]) >= 20 for key in KEYS))
-        await owned(cluster, "b")
-        killed_at = time.time()
-        cluster.nodes["b"].signal(signal.SIGKILL)
-        await cluster.send_each(KEYS)
-        await cluster.until(all_went_on(cluster, killed_at + 0.01))
-    await cluster.check(alive=["a", "c"])
+    """Messages that other nodes had forwarded go on at once; the dead node's own show again first."""
+    await kill_one(await on_services(fifo=fifo, ttl_s=FOREVER_S, visibility_s=6.0), "c")
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("fifo", [STANDARD_AT_NIGHT, FIFO])
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(
     on_services: OnServices, fifo: bool
 ) -> None:
-    cluster = await on_services(fifo=fifo, ttl_s=TTL_S, visibility_s=6.0)
-    await cluster.start("a", "b")
-    a = cluster.nodes["a"]
-    async with cluster.load(KEYS, 100):
-        await cluster.until(lambda: all(len(cluster.results[key]) >= 20 for key in KEYS))
-        a.order("stop-before-commit")
-        await cluster.send_each(KEYS)
-        late = await a.stopped_before_commit()
-        await cluster.until_members("b")
-        await cluster.until_reopened(late)
-        a.signal(signal.SIGCONT)
-        await a.until_said("joined", times=2)
-    await cluster.check(alive=["a", "b"])
-    assert await a.metric("holdfast_fenced_total") >= 1
+    await stop_past_ttl(await on_services(fifo=fifo, ttl_s=TTL_S, visibility_s=6.0))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("fifo", [STANDARD, FIFO_AT_NIGHT])
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 async def test_a_drained_node_hands_over_without_a_gap(on_services: OnServices, fifo: bool) -> None:
-    cluster = await on_services(fifo=fifo, ttl_s=FOREVER_S)
-    await cluster.start("a", "b")
-    async with cluster.load(KEYS, 100):
-        await cluster.until(lambda: all(len(cluster.results[key]) >= 20 for key in KEYS))
-        await owned(cluster, "a")
-        cluster.nodes["a"].signal(signal.SIGTERM)
-        await cluster.send_each(KEYS)
-        assert await cluster.nodes["a"].ended() == 0
-    await cluster.check(alive=["b"])
-    (drained,) = cluster.nodes["a"].said("drained")
-    assert drained["left"] == 0
-    for key in KEYS:
-        times = [logged.at for logged in cluster.results[key]]
-        gaps = [b - a for a, b in pairwise(times)]
-        assert max(gaps) < FAIL_OVER_S
+    await drain_one(await on_services(fifo=fifo, ttl_s=FOREVER_S))
+
+
+MIXTURES = [
+    ("sqlite", "sqlite", "redis"),
+    ("sqlite", "redis", "sqlite"),
+    ("sqlite", "zookeeper", "redis"),
+    ("sqs", "sqlite", "sqlite"),
+    ("sqs", "sqlite", "redis"),
+    ("sqs", "redis", "sqlite"),
+    ("sqs", "zookeeper", "sqlite"),
+    ("sqs", "zookeeper", "redis"),
+]
+"""Queue, coordinator and state store, without the combinations that have tests of their own."""
+
+SERVERS: dict[str, Callable[[], RedisServer | ZooKeeperServer]] = {
+    "redis": RedisServer,
+    "zookeeper": ZooKeeperServer,
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("queue, coordinator, state", MIXTURES)
+async def test_with_any_mixture_of_services_a_killed_node_is_replaced(
+    queue: str, coordinator: str, state: str, make_queue: MakeQueue, make_cluster: MakeCluster
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        settings: dict[str, Any] = {}
+        if queue == "sqs":
+            await make_queue(STREAM)
+            settings["queue_url"] = "sqs:///"
+        for setting, service in (("coordinator_url", coordinator), ("state_url", state)):
+            if service in SERVERS:
+                server = SERVERS[service]()
+                await stack.enter_async_context(server)
+                settings[setting] = server.url
+        cluster = make_cluster(ttl_s=FOREVER_S, visibility_s=6.0, receive_wait_s=2.0, **settings)
+        await kill_one(cluster, per_key=60)
 
 
 async def forget(server: RedisServer) -> None:
@@ -144,23 +135,16 @@ async def pause(server: Server) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("hurt", [pytest.param(forget, marks=pytest.mark.nightly), die_and_come_empty, pause])
+@pytest.mark.parametrize("hurt", [forget, die_and_come_empty, pause])
 async def test_whatever_becomes_of_the_coordinator_no_order_breaks(
     on_services: OnServices, coordinating: RedisServer, hurt: Callable[[RedisServer], Awaitable[None]]
 ) -> None:
     cluster = await on_services(ttl_s=TTL_S, visibility_s=6.0)
-    await cluster.start("a", "b", "c")
-    async with cluster.load(KEYS, 100):
-        await cluster.until(lambda: all(len(cluster.results[key]) >= 20 for key in KEYS))
-        await hurt(coordinating)
-        since = time.time()
-        await cluster.send_each(KEYS)  # all that is sent by now may have been done meanwhile
-        await cluster.until(all_went_on(cluster, since))
-    await cluster.check(alive=["a", "b", "c"])
+    await hurt_service(cluster, lambda: hurt(coordinating), "a", "b", "c")
 
 
 async def die_and_come_back(server: Server) -> None:
-    """Be killed, and started anew with what was written."""
+    """Be killed, and started again with the written data."""
     server.kill()
     await server.restart()
 
@@ -171,14 +155,38 @@ async def test_a_state_store_that_was_away_goes_on_where_it_was(
     on_services: OnServices, keeping: RedisServer, hurt: Callable[[RedisServer], Awaitable[None]]
 ) -> None:
     cluster = await on_services(ttl_s=TTL_S, visibility_s=6.0)
-    await cluster.start("a", "b")
-    async with cluster.load(KEYS, 100):
-        await cluster.until(lambda: all(len(cluster.results[key]) >= 20 for key in KEYS))
-        await hurt(keeping)
-        since = time.time()
-        await cluster.send_each(KEYS)  # all that is sent by now may have been done meanwhile
-        await cluster.until(all_went_on(cluster, since))
-    await cluster.check(alive=["a", "b"])
+    await hurt_service(cluster, lambda: hurt(keeping), "a", "b")
+
+
+Durable = RedisServer | PostgresqlServer
+
+
+@pytest.fixture(params=["redis", "postgresql"])
+async def only(request: pytest.FixtureRequest) -> AsyncIterator[Durable]:
+    """A server for everything that loses nothing."""
+    if request.param == "redis":
+        async with RedisServer(appendonly=True, settings={"appendfsync": "always"}) as redis:
+            yield redis
+    else:
+        async with PostgresqlServer(fsync=True) as postgresql:
+            yield postgresql
+
+
+@pytest.mark.slow
+async def test_on_one_service_the_streams_of_a_killed_node_go_on_at_once(
+    only: Durable, make_cluster: MakeCluster
+) -> None:
+    await kill_one(make_cluster(url=only.url, ttl_s=TTL_S, visibility_s=30.0), "c")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("hurt", [die_and_come_back, pause])
+async def test_streams_go_on_where_they_were_when_their_only_service_was_away(
+    only: Durable, make_cluster: MakeCluster, hurt: Callable[[Durable], Awaitable[None]]
+) -> None:
+    await hurt_service(
+        make_cluster(url=only.url, ttl_s=TTL_S, visibility_s=6.0), lambda: hurt(only), "a", "b"
+    )
 
 
 @pytest.mark.nightly

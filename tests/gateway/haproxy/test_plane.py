@@ -160,17 +160,6 @@ async def mislead(setting: Setting, key: str) -> None:
     await admin.add(child.files.admin, child.files.recent, [(f"/process/{key}", wrong)])
 
 
-@pytest.mark.slow
-async def test_too_large_a_body_is_refused(make_setting: MakeSetting) -> None:
-    setting = await make_setting("a")
-    host, port = setting.gateway.address.removeprefix("http://").split(":")
-    said = await raw(
-        host, port, "POST /process/cam HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 20000000\r\n\r\n"
-    )
-    assert said.startswith(b"HTTP/1.1 413 ")
-    assert b"application/problem+json" in said
-
-
 ODD = [
     "/process/a%62c",  # abc, in other words
     "/process/%61bc",
@@ -200,22 +189,6 @@ async def test_a_stream_that_is_named_oddly_is_the_same_stream(make_setting: Mak
         for n in range(3):
             status, said = await setting.send(key, n, path)
             assert (status, said["n"]) == (200, n)
-
-
-NAMING_NO_STREAM = {
-    "/process/": 404,
-    "/process/a/b": 404,
-    "/process/a%00b": 400,
-    "/process/" + "x" * 600: 400,
-    "/": 404,
-}
-
-
-@pytest.mark.slow
-async def test_what_names_no_stream_is_refused(make_setting: MakeSetting) -> None:
-    setting = await make_setting("a")
-    answered = {target: (await setting.send("a", 0, target))[0] for target in NAMING_NO_STREAM}
-    assert answered == NAMING_NO_STREAM
 
 
 async def raw(host: str, port: str, said: str) -> bytes:
@@ -261,40 +234,6 @@ async def test_headers_of_a_client_mislead_nobody(make_setting: MakeSetting) -> 
     async with setting.client.post(url, data=body, headers=two) as response:
         assert response.status == 400
     assert (await setting.send("mine", 3, headers={"X-Stream": "other"}))[0] == 404
-
-
-SMUGGLED = "POST /process/theirs HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 0\r\n\r\n"
-
-
-AMBIGUOUS = [
-    "Content-Length: 4\r\nContent-Length: 40\r\n",
-    "Content-Length: 4\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
-    "Content-Length : 4\r\n",
-    "Content-Length: +4\r\n",
-    "Transfer-Encoding: xchunked\r\n",
-]
-
-
-@pytest.mark.slow
-async def test_what_could_be_read_in_two_ways_is_read_in_none(make_setting: MakeSetting) -> None:
-    setting = await make_setting("a")
-    assert (await setting.send("cam", 0))[0] == 200
-    host, port = setting.gateway.address.removeprefix("http://").split(":")
-    for head in AMBIGUOUS:
-        said = await raw(
-            host, port, f"POST /process/cam HTTP/1.1\r\nHost: [::1]\r\n{head}\r\n0\r\n\r\n{SMUGGLED}"
-        )
-        assert said.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501")), (head, said)
-        assert "chain/theirs" not in dict(setting.gateway.routes), head
-
-
-@pytest.mark.slow
-async def test_a_websocket_passes_through_haproxy(make_setting: MakeSetting) -> None:
-    setting = await make_setting("a")
-    async with setting.client.ws_connect(f"{setting.gateway.address}/process/cam") as socket:
-        for n in range(5):
-            await socket.send_str(json.dumps({"key": "cam", "n": n}))
-            assert (await socket.receive_json())["result"]["n"] == n
 
 
 @pytest.fixture
