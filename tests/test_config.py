@@ -127,7 +127,7 @@ def test_a_wrong_value_names_setting_value_source_and_rule(monkeypatch: pytest.M
 def test_a_wrong_default_names_the_setting_that_it_follows() -> None:
     text = refusal({"ttl_s": "0.001"})
     assert "renew_s is 0.0 (its default, ttl_s / 3): it should be greater than 0." in text
-    assert "Change ttl_s, or set renew_s. (How often" in text
+    assert "Change ttl_s, or set renew_s. (Seconds between" in text
     text = refusal({"visibility_s": "1e-323"})
     assert "custody_check_s is 0.0 (its default, visibility_s / 4): it should be greater than 0." in text
 
@@ -180,7 +180,7 @@ def test_a_file_that_cannot_be_read(place: Path) -> None:
     "overrides, named",
     [
         ({"renew_s": 3.0}, ["renew_s is 3.0", "ttl_s is 5.0", "below 2.5"]),
-        ({"lock_timeout_s": 4.0}, ["lock_timeout_s is 4.0", "ttl_s 5.0"]),
+        ({"lock_timeout_s": 4.0}, ["lock_timeout_s is 4.0", "ttl_s is 5.0"]),
         ({"model_memory_mb": 3000}, ["model_memory_mb is 3000", "slot_memory_mb is 2048"]),
         ({"max_held": 10}, ["custody_limit is 2000", "max_held is 10"]),
         ({"peer_secret_also": "n" * 16}, ["peer_secret_also is set and peer_secret is not"]),

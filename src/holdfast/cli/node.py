@@ -83,7 +83,7 @@ def run(
 
     config = options.load(node_name=name, host=host, port=port, advertise=advertise, slots=slots)
     if older := {
-        setting.name: setting.source for setting in explain(config) if legacy_names.told(setting.source)
+        setting.name: setting.source for setting in explain(config) if legacy_names.is_legacy(setting.source)
     }:
         structlog.get_logger().info("older names count", **older)
     if nodes is None:

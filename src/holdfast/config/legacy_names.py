@@ -1,7 +1,7 @@
-"""Reads the environment variables of older consumers, which take a Redis lock for each video.
+"""The environment variables of older consumers, which take a Redis lock for each video.
 
-The variables of these names give such a consumer its SQS queue, its Redis and the times of its lock. If the
-queue or Redis is set, the variables become the lowest source of settings, below all of Holdfast's own.
+They name such a consumer's SQS queue, its Redis and the times of its lock. If the queue or Redis is set, they
+are the lowest source of settings, below all of Holdfast's own.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NAMES = (QUEUE, HOST, PORT, TTL, RENEWAL, IDLE)
 
 REDIS_PORT = "6379"
 ANY_BUCKET = "s3://"
-"""The value of ``objects_url`` that reads frames from whichever bucket a message names, and writes none."""
+"""The value of ``objects_url`` that reads frames from the bucket that a message names, and writes none."""
 
 
 class LegacyValue(NamedTuple):
-    """A setting's value, and the variable and source that it came from."""
+    """A setting's value, with its variable and source."""
 
     value: str
     source: str
@@ -34,10 +34,10 @@ class LegacyValue(NamedTuple):
 def settings(
     environment: Mapping[str, str], dotenv: Mapping[str, str], native: Collection[str]
 ) -> dict[str, LegacyValue]:
-    """Return the settings from the older names, except those that ``native``, Holdfast's own settings,
-    decide.
+    """Return the settings from the older names that ``native``, Holdfast's own settings, leave open.
 
-    The environment comes before ``.env``. Raises ConfigError, with the older names, for what can't work.
+    The environment comes before ``.env``. Raises ConfigError, with the older names, for values that can't
+    work.
     """
     given: dict[str, LegacyValue] = {}
     for name in NAMES:
@@ -50,8 +50,8 @@ def settings(
     return {setting: value for setting, value in found.items() if setting not in native}
 
 
-def told(source: str) -> bool:
-    """True if a setting's source is one of these names."""
+def is_legacy(source: str) -> bool:
+    """Return True if a setting's source is one of these names."""
     return any(name in source for name in NAMES)
 
 
@@ -72,7 +72,7 @@ def _services(given: Mapping[str, LegacyValue], native: Collection[str]) -> dict
         )
         if HOST not in given and not {"coordinator_url", "state_url"} <= set(native):
             raise ConfigError(
-                f"{QUEUE} is set and {HOST} isn't: nodes on several hosts would share a queue and not know of"
+                f"{QUEUE} is set and {HOST} isn't: nodes on several hosts would share a queue without knowing"
                 f" each other; set {HOST} (and {PORT}, unless it is {REDIS_PORT}), or coordinator_url and"
                 " state_url"
             )
@@ -107,7 +107,7 @@ def _times(given: Mapping[str, LegacyValue], native: Collection[str]) -> dict[st
 
 
 def _renewal(given: Mapping[str, LegacyValue]) -> dict[str, LegacyValue]:
-    """The interval; or a third of the TTL, if one lost renewal would end a membership with the given
+    """Return the interval, or a third of the TTL if one lost renewal would end a membership with the
     interval."""
     interval = given[RENEWAL]
     renew_s, ttl_s = _number(interval), _number(given[TTL]) if TTL in given else None
@@ -127,9 +127,9 @@ def _renewal(given: Mapping[str, LegacyValue]) -> dict[str, LegacyValue]:
     )
 
 
-def _number(told: LegacyValue) -> float | None:
+def _number(given: LegacyValue) -> float | None:
     """Return the value as a number; None for a value that the config will refuse."""
     try:
-        return float(told.value)
+        return float(given.value)
     except ValueError:
         return None

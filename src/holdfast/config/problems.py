@@ -15,7 +15,7 @@ from holdfast.config.settings import Config
 
 
 def reference() -> str:
-    """The table of settings for the docs, in Markdown."""
+    """Return the table of settings for the docs, in Markdown."""
     lines = ["| setting | default | meaning |", "|---|---|---|"]
     for name, field in Config.model_fields.items():
         lines.append(f"| `{name}` | {_default(field)} | {field.description} |")
@@ -23,6 +23,7 @@ def reference() -> str:
 
 
 def problems(error: ValidationError, values: Mapping[str, Any], sources: Mapping[str, str]) -> Iterable[str]:
+    """Yield a text for each wrong setting: its value, its source, the fault, and what to do."""
     for problem in error.errors(include_url=False, include_context=False):
         name = str(problem["loc"][0])
         if problem["type"] == "default_factory_not_called":
@@ -37,21 +38,22 @@ def problems(error: ValidationError, values: Mapping[str, Any], sources: Mapping
             if name not in values:
                 yield _wrong_default(name, problem["input"], reason)
                 continue
-            value = HIDDEN if _is_secret(name) else _told(values[name])
+            value = HIDDEN if _is_secret(name) else _shown_value(values[name])
             yield f"{name} is {value} (from {source}): it {reason}. Change it there. {_meaning(name)}"
 
 
 def _wrong_default(name: str, default: Any, reason: str) -> str:
-    """Return what is wrong with a setting that isn't given: mostly the one that it follows."""
+    """Return the error of a default value: mostly the setting that it follows is wrong."""
     shown = _default(Config.model_fields[name])
     followed = [each for each in re.findall(r"`(\w+)`", shown) if each in Config.model_fields]
     what_to_do = f"Change {followed[0]}, or set {name}." if followed else f"Set {name}."
-    told = shown.replace("`", "")
-    return f"{name} is {_told(default)} (its default, {told}): it {reason}. {what_to_do} {_meaning(name)}"
+    origin = shown.replace("`", "")
+    value = _shown_value(default)
+    return f"{name} is {value} (its default, {origin}): it {reason}. {what_to_do} {_meaning(name)}"
 
 
-def _told(value: Any) -> str:
-    """A value as an error text shows it, without secrets."""
+def _shown_value(value: Any) -> str:
+    """Return a value as an error text shows it, without secrets."""
     return repr(redact_url(value)) if isinstance(value, str) else redact(repr(value))
 
 

@@ -1,8 +1,8 @@
-"""The settings of a node: all are read, checked against each other and frozen here.
+"""The settings of a node, frozen after they were read and checked.
 
-A setting is taken from the first of: the command line, the environment (``HOLDFAST_…``), a ``.env`` file,
-``holdfast.toml``, older names (:mod:`holdfast.config.legacy_names`), its default. Whatever is wrong is a
-ConfigError that names the setting, its value, where it came from and what to do.
+A setting is taken from the first of these sources that has it: the command line, the environment
+(``HOLDFAST_…``), a ``.env`` file, ``holdfast.toml``, older names (:mod:`holdfast.config.legacy_names`), its
+default. A fault is a ConfigError with the setting, its value, its source and what to do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.system.machine import Machine
 
 PREFIX = "HOLDFAST_"
 EMPTY = "''"
-"""The value of a variable that sets the empty text: one that is empty sets nothing."""
+"""The value of a variable that sets the empty text. An empty variable sets nothing."""
 
 SECRET_CHARS_MIN = 16
 WEBHOOK_KEY_BYTES_MIN = 16
@@ -43,7 +43,7 @@ SAME_AS = {
     "tasks_url": "state_url",
     "registry_url": "tasks_url",
 }
-"""From which setting another one has its value, unless it is given."""
+"""The setting from which another one has its value, unless it is given."""
 
 
 def _same_as_url(above: dict[str, Any]) -> str:
@@ -51,8 +51,8 @@ def _same_as_url(above: dict[str, Any]) -> str:
 
 
 def _http_url(url: str, of: str, instead: str, *, without: str) -> str:
-    """Return ``url`` if it is empty or one of HTTP that has none of the characters ``without``. Raises
-    ValueError, which says of what it should be the URL, and what there is ``instead`` of a user in it."""
+    """Return ``url`` if it is empty or an HTTP URL without the characters ``without``. Raises ValueError,
+    which names the service ``of`` and the setting ``instead`` of a user in the URL."""
     scheme, mark, rest = url.partition("://")
     known = scheme in ("http", "https") and mark and rest.strip("/")
     if url and (not known or {*without} & {*rest}):
@@ -86,11 +86,11 @@ class Config(BaseModel):
     )
     state_url: str = _setting(_same_as_url, "The state store: checkpoints and results.", shown="`url`")
     tasks_url: str = _setting(
-        lambda above: above["state_url"], "The task store: how every task stands.", shown="`state_url`"
+        lambda above: above["state_url"], "The task store: the records of all tasks.", shown="`state_url`"
     )
     registry_url: str = _setting(
         lambda above: above["tasks_url"],
-        "The registry: limits, and what nodes and producers tell each other.",
+        "The registry: limits, and the settings that nodes share with producers.",
         shown="`tasks_url`",
     )
     objects_url: str = _setting("file:./holdfast-objects", "The object store: frames and files.")
@@ -125,7 +125,8 @@ class Config(BaseModel):
     )
     plain_http_targets: Literal["loopback", "any"] = _setting(
         "loopback",
-        "Which webhooks may have URLs with `http://`, which others can read: those on this host, or `any`.",
+        "Which webhooks may have URLs with `http://`, which others can read: the ones on this host, or"
+        " `any`.",
     )
     durability: Literal["full", "normal"] = _setting(
         "full",
@@ -134,21 +135,21 @@ class Config(BaseModel):
     )
     lock_timeout_s: float = _setting(
         2.0,
-        "How long a process that is stopped inside a transaction keeps others waiting. Then the one that"
-        " waits kills it (SQLite), or its session is ended (PostgreSQL).",
+        "Seconds for which a process that is stopped inside a transaction keeps others waiting. Then a"
+        " waiting process kills it (SQLite), or ends its session (PostgreSQL).",
         gt=0,
     )
 
     file_access: FileAccess = _setting(
         "owner",
         "Who may use the files and folders that are made: databases, objects, back-ups, reports in folders."
-        " `owner`: this user alone. `umask`: those that the umask of the process allows.",
+        " `owner`: this user alone. `umask`: the users that the umask of the process allows.",
     )
 
     node_name: str = _setting(
         socket.gethostname,
         "Name of this node, for people. A node that finds another living node with its name logs a warning.",
-        shown="the host's name, and four characters that tell its nodes apart",
+        shown="the host's name, and four characters that are different for each node",
         min_length=1,
     )
     host: str = _setting("127.0.0.1", "Address to listen on. One that isn't loopback needs `peer_secret`.")
@@ -172,8 +173,8 @@ class Config(BaseModel):
     )
     peer_tls_name: str | None = _setting(
         None,
-        "The name that the certificates of all nodes are for, where addresses change; none: each is for the"
-        " address of its node.",
+        "The name in the certificates of all nodes, for addresses that change. none: each certificate is for"
+        " the address of its node.",
     )
     max_peer_bytes: int = _setting(64 * 1024**2, "Largest request or reply between nodes.", ge=1)
     max_connections: int = _setting(
@@ -183,19 +184,24 @@ class Config(BaseModel):
         ge=16,
     )
 
-    ttl_s: float = _setting(5.0, "How long a membership lives without being renewed.", gt=0)
+    ttl_s: float = _setting(5.0, "Seconds after which a membership ends unless it is renewed.", gt=0)
     renew_s: float = _setting(
         lambda above: round(above["ttl_s"] / 3, 3),
-        "How often a node renews its membership.",
+        "Seconds between two renewals of a node's membership.",
         shown="`ttl_s` / 3",
         gt=0,
     )
     visibility_s: float = _setting(
-        30.0, "How long the queue hides a delivery; it is extended while work advances.", gt=0, le=12 * 3600
+        30.0,
+        "Seconds for which the queue hides a delivery; extended while work advances.",
+        gt=0,
+        le=12 * 3600,
     )
-    receive_wait_s: float = _setting(20.0, "How long one receive waits for a message.", ge=0, le=20)
+    receive_wait_s: float = _setting(20.0, "Seconds for which one receive waits for a message.", ge=0, le=20)
     idle_timeout_s: float = _setting(
-        60.0, "A stream without messages for so long is released, unless it sets its own.", gt=0
+        60.0,
+        "Seconds without messages after which a stream is released, unless it has its own setting.",
+        gt=0,
     )
 
     slots: int = _setting(
@@ -212,53 +218,60 @@ class Config(BaseModel):
     slot_memory_mb: int = _setting(2048, "Memory of a slot above which it is replaced; 0: no limit.", ge=0)
     model_memory_mb: int = _setting(
         0,
-        "Memory that the models in one slot may take before those that no stream uses are unloaded;"
-        " 0: no limit.",
+        "Memory of the models in one slot above which models that no stream uses are unloaded; 0: no limit.",
         ge=0,
     )
-    model_timeout_s: float = _setting(120.0, "How long a model may take to load.", gt=0)
-    streams_per_slot_max: int = _setting(10_000, "Streams that a slot holds at most.", ge=1)
+    model_timeout_s: float = _setting(120.0, "Maximum seconds for loading a model.", gt=0)
+    streams_per_slot_max: int = _setting(10_000, "Maximum streams in a slot.", ge=1)
 
-    max_held: int = _setting(5000, "Messages that a node holds in all its inboxes.", ge=1)
+    max_held: int = _setting(5000, "Maximum messages in all inboxes of a node.", ge=1)
     custody_limit: int = _setting(
-        2000, "Messages that a node keeps in custody; it uses half of `max_held` at most.", ge=1
+        2000, "Maximum pending forwards of a node; it uses at most half of `max_held`.", ge=1
     )
     max_message_bytes: int = _setting(1024**2, "Largest message body; a larger one is dead-lettered.", ge=1)
     max_state_bytes: int = _setting(8 * 1024**2, "Largest state of one stream.", ge=1)
 
-    peer_timeout_s: float = _setting(5.0, "How long one call to another node may take.", gt=0)
+    peer_timeout_s: float = _setting(5.0, "Maximum seconds of one call to another node.", gt=0)
     custody_check_s: float = _setting(
         lambda above: above["visibility_s"] / 4,
-        "After how long a forwarded message is offered again if its commit wasn't reported.",
+        "Seconds after which a message is forwarded again if its commit wasn't reported.",
         shown="`visibility_s` / 4",
         gt=0,
     )
     give_back_s: float = _setting(
-        5.0, "How long a message that no node takes waits in the queue before the next try; ±50 %.", gt=0
+        5.0,
+        "Seconds for which a message that no node takes waits in the queue before the next try; ±50 %.",
+        gt=0,
     )
 
-    results_keep_s: float = _setting(7 * DAY_S, "How long results are kept.", shown="7 days", gt=0)
-    dead_keep_s: float = _setting(30 * DAY_S, "How long dead letters are kept.", shown="30 days", gt=0)
+    results_keep_s: float = _setting(7 * DAY_S, "Seconds for which results are kept.", shown="7 days", gt=0)
+    dead_keep_s: float = _setting(
+        30 * DAY_S, "Seconds for which dead letters are kept.", shown="30 days", gt=0
+    )
     idle_keep_s: float = _setting(
-        90 * DAY_S, "How long the state of a stream without messages is kept.", shown="90 days", gt=0
+        90 * DAY_S, "Seconds for which the state of a stream without messages is kept.", shown="90 days", gt=0
     )
 
     balance_s: float = _setting(
-        10.0, "How often the loads of all nodes are compared, to move streams off busy ones; 0: never.", ge=0
+        10.0,
+        "Seconds between two comparisons of the nodes' loads, to move streams off busy ones; 0: never.",
+        ge=0,
     )
     rest_s: float = _setting(
-        60.0, "How long a stream stays on a node after it began or was moved there.", ge=0
+        60.0, "Minimum seconds that a stream stays on a node after it began or was moved there.", ge=0
     )
     revision: str = _setting(
         "",
-        "What runs here, such as the digest of an image. Nodes that drain prefer those of the revision that"
-        " was started last.",
+        "The version of the app that runs here, such as the digest of an image. Nodes that drain prefer"
+        " nodes of the revision that was started last.",
     )
-    drain_timeout_s: float = _setting(30.0, "How long a node that stops tries to move its streams.", gt=0)
+    drain_timeout_s: float = _setting(
+        30.0, "Maximum seconds for which a node that stops moves its streams.", gt=0
+    )
     move_timeout_s: float = _setting(
         10.0,
-        "How long the new owner of a stream may take to warm up, beside the loading of models, before a move"
-        " is given up.",
+        "Maximum seconds for the new owner of a stream to warm up, without the loading of models. Then the"
+        " move is given up.",
         gt=0,
     )
 
@@ -270,19 +283,19 @@ class Config(BaseModel):
     )
     trace_sample: float = _setting(
         0.01,
-        "The share of traces that is recorded, from 0 to 1; their ids decide which. What senders say of that"
-        " isn't heeded.",
+        "The share of traces that is recorded, from 0 to 1. Their ids decide which; flags of senders are"
+        " ignored.",
         ge=0,
         le=1,
     )
 
     metrics_host: str = _setting(
         "127.0.0.1",
-        "Address on which a node or a gateway tells its metrics. One that isn't loopback needs"
+        "Address at which a node or a gateway serves its metrics. One that isn't loopback needs"
         " `metrics_token`.",
     )
     metrics_port: int = _setting(
-        0, "Port of the metrics alone; 0 takes a free one, which the log tells.", ge=0, le=65535
+        0, "Port of the metrics; 0 takes a free one, which the log shows.", ge=0, le=65535
     )
     metrics_token: SecretStr | None = _setting(
         None,
@@ -292,23 +305,23 @@ class Config(BaseModel):
     )
     metrics_url: str = _setting(
         "",
-        "The collector to which nodes and gateways bring their metrics by OTLP over HTTP, such as"
-        " `http://localhost:4318`; none: they are only asked for ([metrics](metrics.md)).",
+        "The collector to which nodes and gateways send their metrics by OTLP over HTTP, such as"
+        " `http://localhost:4318`; none: metrics are only served ([metrics](metrics.md)).",
         shown="none",
     )
-    metrics_every_s: float = _setting(60.0, "How often metrics are brought there.", ge=1)
+    metrics_every_s: float = _setting(60.0, "Seconds between two sends to `metrics_url`.", ge=1)
     prometheus_url: str = _setting(
         "",
-        "The Prometheus that the console asks for its charts, such as `http://localhost:9090`; none: charts"
-        " begin when the console does.",
+        "The Prometheus that the console reads for its charts, such as `http://localhost:9090`; none: charts"
+        " begin when the console starts.",
         shown="none",
     )
     prometheus_token: SecretStr | None = _setting(
-        None, "The bearer token that it is shown, if it asks for one.", shown="none"
+        None, "The bearer token for `prometheus_url`.", shown="none"
     )
     prometheus_labels: str = _setting(
         "",
-        'Labels that choose this cluster where Prometheus knows several, such as `job="holdfast"`.',
+        'Labels that select this cluster if Prometheus has several, such as `job="holdfast"`.',
         shown="none",
     )
 
@@ -316,8 +329,8 @@ class Config(BaseModel):
     log_level: Level = _setting("info", "Lowest level that is logged.")
     log_tracebacks: Tracebacks = _setting(
         "none",
-        "What the log shows of the exceptions of handlers beside file and line: `none`, their tracebacks"
-        " (`plain`), or these with the values of local variables (`locals`). Dead letters have the same"
+        "Details of handlers' exceptions in the log, in addition to file and line: `none`, tracebacks"
+        " (`plain`), or tracebacks with the values of local variables (`locals`). Dead letters have the same"
         " traceback, and values may be secret, so `locals` is for development only.",
     )
     log_dir: str = _setting(
@@ -327,10 +340,10 @@ class Config(BaseModel):
         shown="none",
     )
     log_file_mb: float = _setting(
-        20.0, "At what size such a file is moved aside. One is kept beside the one that is written.", gt=0
+        20.0, "Size in MB at which such a file is rotated. One older file is kept.", gt=0
     )
     log_keep_s: float = _setting(
-        7 * DAY_S, "How long such files are kept after their last line.", shown="7 days", gt=0
+        7 * DAY_S, "Seconds for which such files are kept after their last line.", shown="7 days", gt=0
     )
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -367,7 +380,7 @@ class Config(BaseModel):
 
     @field_validator("target_secrets")
     @classmethod
-    def _told_by_url(cls, secrets: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    def _named_by_url(cls, secrets: dict[str, SecretStr]) -> dict[str, SecretStr]:
         for place, secret in secrets.items():
             scheme, mark, rest = place.partition("://")
             if not (mark and scheme and rest.partition("/")[0]) or {"@", "?", "#"} & set(rest):
@@ -380,28 +393,27 @@ class Config(BaseModel):
         return secrets
 
     def note_sources(self, sources: Mapping[str, str]) -> None:
-        """Note where settings were read from."""
+        """Record the sources of settings."""
         self._sources.update(sources)
 
     def source_of(self, setting: str) -> str:
-        """Return where a setting was read from, in words."""
+        """Return the source of a setting, in words."""
         return self._sources.get(setting, "default")
 
     def named(self, setting: str) -> str:
-        """Return what an error calls a setting: with the one that was given, where it has its value from
-        that."""
+        """Return the name of a setting for an error, with the given setting that it has its value from."""
         given = setting
         while given in SAME_AS and given not in self.model_fields_set:
             given = SAME_AS[given]
         return setting if given == setting else f"{given} (as {setting})"
 
     def environment(self) -> dict[str, str]:
-        """Return these settings as environment variables, secrets included, for a child process to load. What
-        is empty here is written out, or a file would set it there."""
+        """Return these settings as environment variables, secrets included, for a child process. Empty values
+        are written out, because a file would set them otherwise."""
         values = {name: _plain(getattr(self, name)) for name in type(self).model_fields}
         values["target_secrets"] = json.dumps(values["target_secrets"])
-        told = {name: str(value) for name, value in values.items() if value is not None}
-        return {PREFIX + name.upper(): value or EMPTY for name, value in told.items()}
+        given = {name: str(value) for name, value in values.items() if value is not None}
+        return {PREFIX + name.upper(): value or EMPTY for name, value in given.items()}
 
 
 class ClientSettings(TypedDict, total=False):
@@ -489,7 +501,7 @@ class NodeSettings(ClientSettings, total=False):
 
 
 def _signs(secret: str) -> bool:
-    """Return whether these are secrets of webhooks."""
+    """Return whether a text has secrets of webhooks."""
     try:
         keys = [base64.b64decode(each.removeprefix("whsec_"), validate=True) for each in secret.split()]
     except ValueError:

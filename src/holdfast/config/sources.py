@@ -1,4 +1,4 @@
-"""Reads the settings from all their sources, and shows where each comes from."""
+"""The sources of settings: read them all, and show where each setting comes from."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from holdfast.errors import ConfigError
 FILE = Path("holdfast.toml")
 DOTENV = Path(".env")
 NOT_SETTINGS = ("HOLDFAST_CREDENTIAL",)
-"""Prefixes of variables that are no settings: the credentials of reports, and the path of a file of them."""
+"""Prefixes of variables that aren't settings: credentials of reports, and the path of a file of them."""
 
 
 class Setting(NamedTuple):
-    """One effective setting, its value safe to show, and where it came from."""
+    """An effective setting, its value safe to show, and its source."""
 
     name: str
     value: str | float | bool | None
@@ -35,7 +35,7 @@ class Setting(NamedTuple):
 
 def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -> Config:
     """Read the settings. ``overrides`` come first, except for None values; ``file`` replaces
-    ``holdfast.toml``. Raises ConfigError, which names everything that is wrong.
+    ``holdfast.toml``. Raises ConfigError with every fault.
 
     Variables of AWS (``AWS_…``) in ``.env`` are copied to the environment of this process, where the
     credentials are read. Variables that are already set there are kept."""
@@ -52,8 +52,8 @@ def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -
         named = {name.lower(): value for name, value in layer.items()}  # as in the environment
         values.update(named)
         sources.update(dict.fromkeys(named, source))
-    for name, told in legacy_names.settings(os.environ, dotenv, values).items():
-        values[name], sources[name] = told
+    for name, given in legacy_names.settings(os.environ, dotenv, values).items():
+        values[name], sources[name] = given
     for name, value in dotenv.items():
         if name.startswith("AWS_"):
             os.environ.setdefault(name, value)
@@ -67,15 +67,15 @@ def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -
 
 
 def explain(config: Config) -> list[Setting]:
-    """Every setting with its value, secrets hidden, and its source."""
+    """Return every setting with its value, secrets hidden, and its source."""
     return [
         Setting(name, _shown(getattr(config, name)), config.source_of(name)) for name in Config.model_fields
     ]
 
 
 def unknown_variables() -> Iterable[tuple[str, str]]:
-    """Yield variables of the environment and of ``.env`` that begin as settings do but are none, each with
-    what to do. They may belong to another version or program, but are more likely misspelt."""
+    """Yield variables of the environment and of ``.env`` that begin as settings do but name no setting, each
+    with advice. They may belong to another version or program, but are more likely misspelt."""
     for variable in sorted({*os.environ, *_dotenv()}):
         name = variable.lower()
         if not variable.startswith(PREFIX) or name.removeprefix(PREFIX.lower()) in Config.model_fields:
@@ -106,7 +106,8 @@ def _toml(file: Path | None) -> dict[str, Any]:
     path = file or FILE
     if file is not None and not file.is_file():
         raise ConfigError(
-            f"config file {str(file)!r} is no file; name one that exists, or leave --config away"
+            f"config file {str(file)!r} doesn't exist or is no file; name one that exists, or leave --config"
+            " out"
         )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
