@@ -1,36 +1,36 @@
-"""Every error Holdfast raises, in one hierarchy that says what the caller may do next.
+"""The errors of Holdfast, in one hierarchy that says what the caller may do next.
 
 =====================  ==========  ==========================================================
 error                  retry       meaning
 =====================  ==========  ==========================================================
 ConfigError            NEVER       a setting is wrong; the text names it and the fix
-NoDatabase             NEVER       the file of a database isn't there, and who only looks makes none
+NoDatabase             NEVER       the file of a database doesn't exist, and a read makes none
 LoginRefused           NEVER       a service refuses the credentials, or can't prove who it is
-AlreadyThere           NEVER       a file of that name is there, and was not to be replaced
+AlreadyThere           NEVER       a file of that name exists, and must not be replaced
 InvalidMessage         NEVER       a message can't be understood; it becomes a dead letter
 TooLarge               NEVER       a message, state or result is over a stated limit
 ValueLost              NEVER       an object that holds a large body or result is gone, or is damaged
 UnsupportedStore       NEVER       a database file can't be used (newer schema, network disk)
-OperationRefused       NEVER       an operator's wish makes no sense for the stream as it stands
-NotKnown               NEVER       what an operator names isn't there
+OperationRefused       NEVER       an operator's request isn't possible in the present state
+NotKnown               NEVER       an operator named something that doesn't exist
 EffectRefused          NEVER       the target of an effect never takes it; it becomes a dead letter
 Unavailable            SAFE        nothing happened; the same call may be made again
-NobodyThere            SAFE        the same, for no process listens at a node's address
+NobodyThere            SAFE        the same, because no process listens at a node's address
 NoRoom                 SAFE        a service's disk or quota is full
-Damaged                SAFE        what a service holds is not what it was sent; nothing was put in place
+Damaged                SAFE        a service lost or changed bytes; nothing was put in place
 NotOwner               SAFE        a client's request came to the wrong node; it names the owner
-Busy                   SAFE        a stream or a target takes no more for the moment
-TargetAway             SAFE        a stream takes no message while a target takes none of its effects
+Busy                   SAFE        a stream or a target has no room for the moment
+TargetAway             SAFE        a stream accepts no message while a target takes none of its effects
 NoQuery                NEVER       a stream answers no queries
-QueryFailed            NEVER       the handler failed at a query, or wanted to change something by it
+QueryFailed            NEVER       the handler failed at a query, or tried to change something
 OutcomeUnknown         SAME        it may have happened; repeat the very same call or reopen
 Fenced                 STOP        a newer epoch or commit exists; this opening is over
 ClaimLost              STOP        the claim is another's, or at another version
 MembershipLost         STOP        the coordinator doesn't know this membership
 StateRejected          STOP        checkpointed state doesn't load; the stream parks
-SetAside               NEVER       the message was passed over, and lies with the dead letters
+SetAside               NEVER       the message was skipped and is a dead letter
 HandlerFailed          SAFE        user code raised; the head is tried again, with backoff
-ModelFailed            SAFE        a model doesn't load on this node; no message is charged with it
+ModelFailed            SAFE        a model doesn't load on this node; no message spends a try
 SlotDied               SAFE        the child process is gone; its streams restore elsewhere
 =====================  ==========  ==========================================================
 """
@@ -43,7 +43,7 @@ from typing import ClassVar
 
 
 class Retry(enum.Enum):
-    """Tells what the caller of a failed operation may do."""
+    """The caller's options after an error: call again, repeat the same call, stop, or never repeat."""
 
     SAFE = "safe"
     SAME = "same"
@@ -52,7 +52,7 @@ class Retry(enum.Enum):
 
 
 class HoldfastError(Exception):
-    """Base of all errors. ``retry`` says what the caller may do next."""
+    """The base of all errors. ``retry`` says what the caller may do next."""
 
     retry: ClassVar[Retry] = Retry.NEVER
 
@@ -62,10 +62,10 @@ class ConfigError(HoldfastError):
 
 
 class NoDatabase(ConfigError):
-    """There is no file of a database at ``path``, and who only looks makes none."""
+    """The database file at ``path`` doesn't exist, and a command that only reads makes none."""
 
     def __init__(self, path: Path, advice: str) -> None:
-        super().__init__(f"there is no database {path}: {advice}")
+        super().__init__(f"database file {path} doesn't exist: {advice}")
         self.path = path
 
 
@@ -118,7 +118,7 @@ class Unavailable(HoldfastError):
 
 
 class TakesNoWrites(Unavailable):
-    """A database answers, and takes no writes: it is a standby, or read only for now."""
+    """A database answers and accepts no writes: it is a standby, or read only for now."""
 
 
 class Damaged(Unavailable):
@@ -136,8 +136,8 @@ class NobodyThere(Unavailable):
 
 
 class NotOwner(Unavailable):
-    """Another node owns the stream. ``member``, ``address`` and ``epoch`` are those of the owner as far as
-    this node knows; they are empty and 0 if it doesn't. The epoch may be higher by now."""
+    """Another node owns the stream. ``member``, ``address`` and ``epoch`` describe the owner as far as this
+    node knows, else they are empty and 0. The epoch may be higher by now."""
 
     def __init__(self, text: str, member: str = "", address: str = "", epoch: int = 0) -> None:
         super().__init__(text)
@@ -147,7 +147,7 @@ class NotOwner(Unavailable):
 
 
 class Busy(Unavailable):
-    """The stream's inbox is full, or a target of effects takes no more; try again after ``retry_after_s``."""
+    """The stream's inbox is full, or a target has no room. Try again after ``retry_after_s``."""
 
     def __init__(self, text: str, retry_after_s: float) -> None:
         super().__init__(text)
@@ -237,7 +237,7 @@ class ModelFailed(HandlerFailed):
 
 
 class SlotDied(HoldfastError):
-    """A slot's process ended while it was needed. ``detail`` says what is known of the cause."""
+    """A slot's process ended while it was needed. ``detail`` has the known cause."""
 
     retry = Retry.SAFE
 

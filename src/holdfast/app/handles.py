@@ -165,8 +165,8 @@ def _annotated_state(target: type[Any], names: Mapping[str, Any]) -> Any:
 
 
 def message_of(handler: type[StreamHandler[Any]]) -> Any:
-    """Return the message type in the bases of a handler class, or in the annotations of its ``process``; None
-    if there is none."""
+    """Return the message type in the bases of a handler class, or in the annotations of its ``process``, or
+    None."""
     for base in getattr(handler, "__orig_bases__", ()):
         arguments = typing.get_args(base)
         if arguments and not isinstance(arguments[0], typing.TypeVar | str | typing.ForwardRef):

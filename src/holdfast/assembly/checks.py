@@ -1,4 +1,4 @@
-"""Checks whether an app can run on the services of a config, and on which queues."""
+"""Checks of an app against the services and queues of a config."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.wiring.services import Services
 
 
 def check_app(services: Services, app: App) -> None:
-    """Raise ConfigError if what ``app`` declares can't run on these services, or contradicts the config."""
+    """Raise ConfigError if the app can't run on these services, or contradicts the config."""
     from holdfast.config.contradictions import check  # noqa: PLC0415
 
     config = services.config
@@ -46,12 +46,12 @@ def _numbers(services: Services, stream: str) -> bool:
     """Return True if the queue of a stream numbers its messages."""
     try:
         return services.queue(stream).seq_kind != "absent"
-    except NoDatabase:  # for who only looks, until the first node makes it; those of SQLite number them
+    except NoDatabase:  # a read before the first node has made it; queues of SQLite number messages
         return True
 
 
 def _check_results_to(app: App, stream: str, target: str) -> None:
-    """Raise ConfigError for a target of results that isn't there."""
+    """Raise ConfigError for a target of results that doesn't exist."""
     if not target:
         return
     try:
@@ -87,13 +87,13 @@ def _check_one_stream(one: str, app: App) -> None:
     if one and others:
         raise ConfigError(
             f"coordinator_url names ?stream={one}, but the app declares {', '.join(others)} as well, whose"
-            " claims could not be told apart: leave ?stream= out, or give the others an app of their own"
+            " claims would look the same: leave ?stream= out, or give the others an app of their own"
         )
 
 
 async def look_for_queues(services: Services, app: App) -> list[str]:
-    """Raise ConfigError if a queue of the app isn't there, and may not be made (``create_queues``); returns
-    what is missing beside, in words."""
+    """Make missing queues if ``create_queues`` allows it; return texts about missing ones otherwise. Raises
+    ConfigError."""
     setup, lacking = services.queue_setup(), list[str]()
     if setup is None:
         return lacking
@@ -106,8 +106,7 @@ async def look_for_queues(services: Services, app: App) -> list[str]:
 
 
 def queues_of(app: App) -> dict[str, float]:
-    """The names of an app's queues, each with how long it should hide, in seconds, what is received by
-    somebody who doesn't say for how long."""
+    """Return the names of an app's queues, each with its default visibility in seconds."""
     from holdfast.tasks.producer import BRIEF_VISIBILITY_S  # noqa: PLC0415
 
     streams = {name: spec.timeout_s + spec.gap_timeout_s for name, spec in app.streams.items()}

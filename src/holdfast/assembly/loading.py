@@ -1,4 +1,4 @@
-"""Loads an app from the module in which it is declared."""
+"""The loading of an app from the module that declares it."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def declared_stream(app: App, place: str, stream: str) -> StreamSpec:
 
 
 def declared(app: App) -> list[str]:
-    """Return the names of what an app declares: streams, tasks, and what it declares of products."""
+    """Return the names of an app's streams, tasks and parts of products."""
     return sorted({*app.streams, *app.tasks, *of_products(app)})
 
 
 def of_products(app: App) -> list[str]:
-    """Return the names of what an app declares of products, such as ``outbox faces``."""
+    """Return the names of an app's parts of products, such as ``outbox faces``."""
     return [each for product in products() for each in product.declared(app)]
 
 

@@ -1,7 +1,7 @@
-"""A node, put together from what an app declares and the services that a config names.
+"""The assembly of a node from an app and the services of a config.
 
-Each function imports what it makes: a node of streams needs nothing of tasks, and imports are most of what a
-process takes to start.
+Each function imports the modules that it needs: a node of streams needs no modules of tasks, and imports take
+most of a process's start.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 def make_node(services: Services, place: str | App) -> Node:
-    """A node that runs the app at ``module:name``, not started yet; or that runs the app itself, where the
-    slots of these services need no place to import it from. Raises ConfigError."""
+    """Return a node, not started yet, that runs the app at ``module:name``, or the app itself if the slots of
+    these services need no place to import it from. Raises ConfigError."""
     from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
 
     from holdfast.cluster.host import Host  # noqa: PLC0415
@@ -181,8 +181,7 @@ def _task_routes(services: Services, app: App, work: TaskWork) -> list[web.Abstr
 
 
 def _targets(services: Services, app: App, host: Host) -> Targets:
-    """Make what takes the effects of streams and tasks. Raises ConfigError if the package for one is
-    missing."""
+    """Make the targets of effects. Raises ConfigError if the package for one is missing."""
     from holdfast.cluster.deliverer import Targets  # noqa: PLC0415
     from holdfast.wiring.target_urls import TargetUrls  # noqa: PLC0415
 

@@ -21,16 +21,16 @@ T = TypeVar("T")
 
 
 class Product:
-    """Base class of products. A package registers an object of a subclass, which overrides the methods that
-    the product needs on nodes.
+    """The base class of products. A package registers an object of a subclass, which overrides the methods
+    that the product needs on nodes.
 
-    All methods are also called for apps that declare nothing of the product. So a method should import what
-    it needs only when the app declares something.
+    All methods are also called for apps that declare nothing of the product. So a method should import its
+    libraries only when the app declares something.
 
     Attributes:
-        claim_label: the beginning of the keys that the product claims, such as ``outbox:``. It tells these
-            claims from those of streams. Empty for a product that claims nothing.
-        operator: where the product has its :class:`~holdfast.extend.products.OperatorPart`, as
+        claim_label: the beginning of the keys that the product claims, such as ``outbox:``, which
+            distinguishes them from claims of streams. Empty for a product that claims nothing.
+        operator: the place of the product's :class:`~holdfast.extend.products.OperatorPart`, as
             ``module:object``. Nodes don't import it. Empty for a product without one.
     """
 
@@ -38,12 +38,11 @@ class Product:
     operator = ""
 
     def declared(self, app: App) -> Sequence[str]:
-        """Return the names of what an app declares of this product, as people call it, such as
-        ``outbox faces``."""
+        """Return the names of the app's parts of this product, such as ``outbox faces``."""
         return ()
 
     def check(self, services: Services, app: App) -> None:
-        """Raise ConfigError if what the app declares can't run on these services."""
+        """Raise ConfigError if the app's parts can't run on these services."""
 
     def queues(self, app: App) -> Mapping[str, float]:
         """Return the names of the queues that the app needs for this product. The value is the default
@@ -51,14 +50,14 @@ class Product:
         return {}
 
     def node_part(self, services: Services, app: App, host: Host) -> NodePart | None:
-        """Return what the product adds to a node that runs the app; None if the app declares nothing of it.
+        """Return the product's part of a node that runs the app; None if the app declares nothing of it.
         Raises ConfigError."""
         return None
 
     def targets(self, services: Services, app: App, host: Host) -> Mapping[tuple[str, str], Target]:
         """Return the targets of effects that the app has declared with ``App.add_target``, by kind and name.
-        What they hold open is to be closed with the services, as ``services.opening(…).shared(…)`` does it.
-        Raises ConfigError."""
+        Let the services close their connections, by ``services.opening(…).shared(…)``. Raises
+        ConfigError."""
         return {}
 
 
@@ -78,7 +77,7 @@ def _part(place: str, kind: type[T]) -> T:
     if isinstance(found, kind):
         return found
     raise ConfigError(
-        f"{found!r}, the operator part at {place!r}, is no holdfast.extend.products.OperatorPart"
+        f"{found!r}, the operator part at {place!r}, isn't a holdfast.extend.products.OperatorPart"
     )
 
 

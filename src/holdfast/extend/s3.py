@@ -1,10 +1,10 @@
 """The public API of Holdfast's own S3 client. Needs the extra ``s3``.
 
-The client signs its calls, shares one pool of connections, and repeats calls where that may help. Its errors
+The client signs its calls, shares one pool of connections, and repeats calls. Its errors
 say whether the call may have had an effect.
 
 :class:`S3` makes calls for the object at a :class:`Spot`. It needs an :class:`AwsClient`, which is made with
-a region, an endpoint, and :class:`Keys` if those of the environment aren't meant. A call returns an
+a region, an endpoint, and :class:`Keys` unless the keys of the environment are used. A call returns an
 :class:`AwsResponse` or raises :class:`AwsRefused`. :data:`UNTRUSTED` matches the codes of refused keys.
 :class:`MultipartUpload` puts an object in parts.
 """

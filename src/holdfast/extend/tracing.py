@@ -1,14 +1,14 @@
 """The public API of traces, for products and services.
 
-Where a program or a handler makes spans, :func:`span` begins one by OpenTelemetry's API, under the current
-one: in a slot that is the span of the message. :func:`sending` is the span of a send, and
-:func:`current_traceparent` is what a request to another service carries as the header ``TRACEPARENT``. All
-three cost next to nothing where nothing is traced.
+In a program or a handler with OpenTelemetry, :func:`span` begins a span under the current one, which in a
+slot is the message's span. :func:`sending` is the span of a send, and :func:`current_traceparent` is the
+value of the header ``TRACEPARENT`` for a request to another service. All three cost next to nothing without
+traces.
 
-On a node, ``host.tracer`` (:class:`holdfast.extend.products.Host`) makes spans of what no program waits for,
-such as the answer of a device. It is None if traces are off. What a sender says of its place is to be checked
-by :func:`valid_traceparent` before it is kept or passed on. The names of spans and attributes are those of
-``conventions``.
+On a node, ``host.tracer`` (:class:`holdfast.extend.products.Host`) makes spans of events without a waiting
+program, such as the answer of a device. It is None if traces are off. Check a sender's ``traceparent`` by
+:func:`valid_traceparent` before it is kept or passed on. ``conventions`` has the names of spans and
+attributes.
 """
 
 from typing import TYPE_CHECKING

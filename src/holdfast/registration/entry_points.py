@@ -1,4 +1,4 @@
-"""Looks up what installed packages have registered, by their entry points."""
+"""The look-up of objects that installed packages have registered, by their entry points."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ BACKUPS = "holdfast.backups"
 COMMANDS = "holdfast.commands"
 PRODUCTS = "holdfast.products"
 DISTRIBUTION = "holdfast-streams"
-"""What pip installs. ``holdfast`` is the package in it, and the name of another project's distribution."""
+"""The name that pip installs. ``holdfast`` is the package in it; on PyPI that name is another project's."""
 
 
 class LazyCommand(NamedTuple):
-    """A command of ``holdfast`` that is imported only when it is called, or asked for its own page of help.
+    """A command of ``holdfast`` that is imported only when it is called, or for its own page of help.
 
     Attributes:
         place: ``module:object``: a function with typed parameters, or an App of Cyclopts.
-        summary: what the page of all commands says of it.
+        summary: its line in the list of commands.
     """
 
     place: str
@@ -44,8 +44,7 @@ def lookup(group: str, setting: str, url: str, kind: type[T]) -> T: ...
 def lookup(group: str, setting: str, url: str) -> Any: ...
 def lookup(group: str, setting: str, url: str, kind: type[Any] = object) -> Any:
     """Return the object of ``kind`` that is registered in ``group`` under the scheme of a URL. Raises
-    ConfigError if there is none. The error names ``setting``, and the ``example`` of each object in the
-    group."""
+    ConfigError without one. The error names ``setting``, and the ``example`` of each object in the group."""
     found = find(group, scheme_of(url), kind)
     if found is None:
         raise nothing_serves(setting, url, examples(group))
@@ -58,12 +57,12 @@ def schemes(group: str) -> list[str]:
 
 
 def find(group: str, name: str, kind: type[T]) -> T | None:
-    """Return what is registered under a name in a group; None for nothing. Raises ConfigError for an object
-    that can't be imported, or is not of ``kind``."""
+    """Return the object that is registered under a name in a group; None without one. Raises ConfigError for
+    an object that can't be imported, or is not of ``kind``."""
     found = _loaded(group, name, tuple(sys.path))
     if found is None or isinstance(found, kind):
         return found
-    raise ConfigError(f"{found!r}, registered as {name!r} in {group}, is no {_public_name(kind)}")
+    raise ConfigError(f"{found!r}, registered as {name!r} in {group}, isn't a {_public_name(kind)}")
 
 
 def all_of(group: str, kind: type[T]) -> list[T]:
@@ -81,7 +80,7 @@ def examples(group: str, serves: Callable[[Any], bool] = lambda found: True) -> 
     """Return an example URL of each object in a group for which ``serves`` is true."""
     examples: set[str] = set()
     for scheme in schemes(group):
-        with contextlib.suppress(ConfigError):  # of a package that is broken nothing need be said here
+        with contextlib.suppress(ConfigError):  # a broken package is reported elsewhere
             found = find(group, scheme, object)
             if serves(found):
                 examples.add(getattr(found, "example", "") or f"{scheme}:…")
@@ -89,14 +88,14 @@ def examples(group: str, serves: Callable[[Any], bool] = lambda found: True) -> 
 
 
 def scheme_of(url: str) -> str:
-    """``redis`` of ``redis://host``."""
+    """Return the scheme of a URL: ``redis`` of ``redis://host``."""
     return url.partition(":")[0]
 
 
 def registered(group: str, name: str) -> EntryPoint | None:
-    """Return the entry point ``name`` of a group: Holdfast's own, or else that of another package. Raises
+    """Return the entry point ``name`` of a group: Holdfast's own, or else another package's. Raises
     ConfigError if several other packages have registered the name."""
-    from importlib import metadata  # noqa: PLC0415 - takes as long as opening many a service does
+    from importlib import metadata  # noqa: PLC0415 - takes long
 
     own = _own_entry_points().select(group=group, name=name)
     found = {point.value: point for point in own or metadata.entry_points(group=group, name=name)}
@@ -108,8 +107,7 @@ def registered(group: str, name: str) -> EntryPoint | None:
 
 
 def all_registered(group: str) -> dict[str, str]:
-    """Return the entry points of a group by name, as ``module:object``. Holdfast's own hide those of other
-    packages."""
+    """Return the entry points of a group by name, as ``module:object``. Holdfast's own come first."""
     return _all_registered(group, tuple(sys.path))
 
 
@@ -124,7 +122,7 @@ def _all_registered(group: str, path: tuple[str, ...]) -> dict[str, str]:
 
 
 def _own_entry_points() -> EntryPoints:
-    """Return what Holdfast registers itself; nothing where its code runs without having been installed."""
+    """Return Holdfast's own entry points; none if its code runs without having been installed."""
     from importlib import metadata  # noqa: PLC0415 - as above
 
     try:
@@ -135,8 +133,8 @@ def _own_entry_points() -> EntryPoints:
 
 @functools.cache
 def _loaded(group: str, name: str, path: tuple[str, ...]) -> Any:
-    """Import what is registered under a name; None for nothing. ``path`` is ``sys.path``, a part of the
-    cache's key."""
+    """Import the object that is registered under a name; None without one. ``path`` is ``sys.path``, a part
+    of the cache's key."""
     point = registered(group, name)
     if point is None:
         return None

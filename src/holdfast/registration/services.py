@@ -1,4 +1,4 @@
-"""Registration: who serves which URL, as the entry points of installed packages say.
+"""The registration of services: which package serves which URL, by entry points.
 
 A service is registered in the group :data:`SERVICES` under each URL scheme that it serves. Products have
 groups of their own, such as ``holdfast.sinks``. An entry point is looked up only when a URL is opened. For
@@ -50,7 +50,7 @@ S = TypeVar("S", bound=Closing)
 
 
 class NotServed(Exception):
-    """A service is asked for a port that it doesn't serve."""
+    """A service doesn't have the port that was asked for."""
 
 
 class Shared:
@@ -115,8 +115,8 @@ class Opening:
 
 
 class Service:
-    """Serves the URLs of some schemes. An adapter's package registers an object of a subclass, which
-    overrides the methods of the ports that the service has.
+    """A service at the URLs of some schemes. An adapter's package registers an object of a subclass, which
+    overrides the methods of its ports.
 
     Methods that open a port raise ConfigError, naming ``opening.setting``, for a URL that is wrong. They
     don't connect; the port connects at its first call. Import client libraries inside these methods, not at
@@ -178,7 +178,7 @@ class Service:
         the store must make nothing that is missing."""
         raise NotServed
 
-    # --- what is special about a service, which most need not say
+    # --- properties with defaults that fit most services
 
     async def filled_queues(self, opening: Opening) -> list[str]:
         """Return the names of all queues that hold messages, of any app. Empty if the service can't list
@@ -195,16 +195,16 @@ class Service:
         return []
 
     def queue_setup(self, opening: Opening) -> QueueSetup | None:
-        """Return what makes and checks queues; None if queues are made at their first use."""
+        """Return the object that makes and checks queues; None if queues are made at their first use."""
         return None
 
     async def risks(self, opening: Opening) -> list[Risk]:
-        """Return what the settings of the servers put at risk of what is kept there. Raises Unavailable."""
+        """Return the risks of data loss in the settings of the servers. Raises Unavailable."""
         return []
 
     async def database_health(self, opening: Opening) -> DatabaseHealth | None:
-        """Return what a node's metrics tell of the database; None if the service is none, or doesn't tell.
-        Raises Unavailable."""
+        """Return the health of the database for a node's metrics; None without a database. Raises
+        Unavailable."""
         return None
 
     def prices(self, url: str) -> Mapping[tuple[str, str], float]:
@@ -213,28 +213,27 @@ class Service:
         return {}
 
     async def schema_steps(self, opening: Opening) -> SchemaSteps | None:
-        """Return where the tables of the service stand, and what they haven't had; None if it keeps none.
-        Change and make nothing. Raises Unavailable, and UnsupportedStore for tables of no use to this
-        version."""
+        """Return the version and the missing migrations of the service's tables; None without tables. Changes
+        nothing. Raises Unavailable, and UnsupportedStore for tables that this version can't use."""
         return None
 
     async def migrate(self, opening: Opening, *, contract: bool = False) -> list[int] | None:
-        """Expand the tables that the service keeps, which else happens when it is first used; with
-        ``contract`` also remove what earlier versions use, none of which runs any more. Return the numbers of
-        the migrations that were applied; None if it has no tables to keep."""
+        """Expand the service's tables, which otherwise happens at its first use. With ``contract``, also
+        remove parts that only earlier versions use. Returns the numbers of the applied migrations; None
+        without tables."""
         return None
 
     def grants(self, opening: Opening, role: str) -> list[str]:
-        """Return the statements of SQL by which a role may do all that nodes do here, and no more."""
+        """Return the SQL statements that give a role exactly the rights of a node here."""
         return []
 
     def grants_to_send(self, opening: Opening, role: str, *, tasks: bool = False) -> list[str]:
-        """Return the statements of SQL by which a role may send messages to streams whose queues are here, in
-        transactions of its own too, and no more. With ``tasks`` it may also send tasks, and wait for them."""
+        """Return the SQL statements that give a role exactly the rights to send messages to streams here,
+        also in transactions of its own; with ``tasks`` also to send tasks, and to wait for them."""
         return []
 
     async def iam_statements(self, opening: Opening, streams: Iterable[str]) -> list[dict[str, Any]]:
-        """Return what AWS must allow a node of ``streams`` to do here, as statements of an IAM policy."""
+        """Return the statements of an IAM policy for a node of ``streams``."""
         return []
 
     def only_stream(self, opening: Opening) -> str:
@@ -247,15 +246,15 @@ class Service:
 
 
 class OpenBackup(Protocol):
-    """Opens a back-up of dead letters at the URL that ``setting`` holds; ``access`` gives the modes of files.
-    Registered in the group :data:`BACKUPS`. Raises ConfigError."""
+    """A function that opens a back-up of dead letters at the URL in ``setting``, registered in the group
+    :data:`BACKUPS`. ``access`` has the modes of files. Raises ConfigError."""
 
     def __call__(self, setting: str, url: str, access: Access) -> Backup: ...
 
 
 def service_of(url: str) -> Service:
-    """Return the service for the scheme of a URL. For a scheme that nobody has registered, return a service
-    that serves nothing. Raises ConfigError for one that can't be imported."""
+    """Return the service for the scheme of a URL; a service without ports for a scheme that isn't registered.
+    Raises ConfigError for a service that can't be imported."""
     return find(SERVICES, scheme_of(url), Service) or Service()
 
 
@@ -265,8 +264,8 @@ def has_port(service: Any, port: str) -> bool:
 
 
 def unserved(setting: str, url: str, port: str) -> ConfigError:
-    """The error for a URL whose service has no such port. It names an example of each service that has the
-    port. ``port`` is the name of the method that opens it."""
+    """Return the error for a URL whose service lacks a port, with an example of each service that has it.
+    ``port`` is the name of the method that opens it."""
     return nothing_serves(setting, url, examples(SERVICES, lambda service: has_port(service, port)))
 
 
@@ -280,6 +279,6 @@ def place_of(url: str) -> str:
 
 
 def backup_opener(setting: str, url: str) -> OpenBackup:
-    """Return what opens a back-up at such a URL. Raises ConfigError if nothing does."""
+    """Return the function that opens a back-up at a URL. Raises ConfigError without one."""
     opener: OpenBackup = lookup(BACKUPS, setting, url)
     return opener

@@ -40,14 +40,14 @@ class TargetOpening:
     opened: Shared
 
     def shared(self, name: Hashable, make: Callable[[], S]) -> S:
-        """As :meth:`Opening.shared`. What is common to all targets of a scheme, such as a client with its
-        connections, should be shared in this way, because targets themselves are not closed."""
+        """Return a shared object, as :meth:`Opening.shared` does. Share clients with their connections in
+        this way, because targets themselves are not closed."""
         return self.opened.get(name, make)
 
 
 class TargetService:
-    """Serves the targets of effects at the URLs of some schemes. A package registers an object of a subclass
-    in the group :data:`TARGETS`.
+    """A service of targets at the URLs of some schemes. A package registers an object of a subclass in the
+    group :data:`TARGETS`.
 
     Attributes:
         example: a URL that it serves, for errors to name.
@@ -66,8 +66,7 @@ class TargetService:
 
 
 def check_target(target: str, declared: Collection[str] = ()) -> None:
-    """Raise ConfigError for a name that isn't declared, or a URL that no installed package takes effects
-    at."""
+    """Raise ConfigError for a name that isn't declared, or a URL that no installed package serves."""
     if target in declared:
         return
     if "://" not in target:
@@ -78,8 +77,8 @@ def check_target(target: str, declared: Collection[str] = ()) -> None:
     service = target_service(target)
     try:
         urlsplit(target)
-    except ValueError as error:  # whose text repeats no more than a part of the host
-        raise ConfigError(f"target is {shown(target)!r}: it is no URL ({error})") from None
+    except ValueError as error:  # its text repeats at most a part of the host
+        raise ConfigError(f"target is {shown(target)!r}: it isn't a URL ({error})") from None
     if has_password(target):
         raise ConfigError(
             f"target is {shown(target)!r}: it holds a password, which would be stored with each effect;"
@@ -92,8 +91,7 @@ def check_target(target: str, declared: Collection[str] = ()) -> None:
 
 
 def target_service(url: str) -> TargetService | Service:
-    """Return what takes effects at a URL: a target service, or else a service that has queues. Raises
-    ConfigError."""
+    """Return the target service at a URL, or else the service with queues. Raises ConfigError."""
     scheme = scheme_of(url)
     found = find(TARGETS, scheme, TargetService)
     if found is not None:

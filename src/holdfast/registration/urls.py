@@ -11,7 +11,7 @@ from holdfast.errors import ConfigError
 
 
 def nothing_serves(setting: str, url: str, examples: Sequence[str]) -> ConfigError:
-    """The error for a URL that nothing serves."""
+    """Return the error for a URL that nothing serves."""
     known = " or ".join(repr(example) for example in examples)
     return ConfigError(f"{setting} is {shown(url)!r}: nothing serves that; use a URL such as {known}")
 
@@ -37,7 +37,7 @@ def named(setting: str, url: str) -> Iterator[None]:
 
 
 def path_in(setting: str, url: str, example: str) -> Path:
-    """The path in a URL: ``file:relative``, ``sqlite:///relative``, ``sqlite:////absolute``."""
+    """Return the path in a URL: ``file:relative``, ``sqlite:///relative``, ``sqlite:////absolute``."""
     parts = urlsplit(url)
     path = unquote(parts.path)
     if parts.scheme == "sqlite":
@@ -48,7 +48,7 @@ def path_in(setting: str, url: str, example: str) -> Path:
 
 
 def shown(url: str) -> str:
-    """Return a URL as people may see it, without what is secret."""
+    """Return a URL without secrets."""
     from holdfast.common.redaction import redact_url  # noqa: PLC0415 - takes a while, and most URLs are right
 
     return redact_url(url)

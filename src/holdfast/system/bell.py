@@ -1,4 +1,4 @@
-"""A bell, which wakes all waiters in this process."""
+"""A bell that wakes all waiters in this process."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import asyncio
 from holdfast.ports.clock import Clock
 
 WAIT_MIN_S = 1e-6
-"""The shortest wait. Shorter ones may be lost in rounding, so that a loop of waits would never end."""
+"""Minimum seconds of a wait: a shorter one may be rounded to zero, so that a loop of waits never ends."""
 
 
 class Bell:
-    """It is rung at every change. Waiters then check again."""
+    """A bell that is rung at every change. Waiters then check again."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._rung = asyncio.Event()
 
     def ring(self) -> None:
-        """Wake all that wait now."""
+        """Wake all waiters."""
         self._rung.set()
         self._rung = asyncio.Event()
 

@@ -1,7 +1,5 @@
 """The doorbell: wakes waiting calls in all processes of the host, without polling.
 
-Any adapter that keeps its data in a file which processes of one host share can use one.
-
 Every event loop that waits has a FIFO in a directory beside the database. A process that has committed
 something writes the hashes of the changed topics to all FIFOs. A ring may be lost (a full FIFO, a killed
 process), so waiters also check every ``SAFETY_S`` seconds.
@@ -27,22 +25,22 @@ from holdfast.system.log import get_logger
 log = get_logger(__name__)
 
 SAFETY_S = 1.0
-"""How long a waiter relies on the doorbell alone."""
+"""Seconds between a waiter's own checks."""
 
 HASH_BYTES = 8
 WRITE_BYTES = 512
-"""The most that POSIX writes to a FIFO in one piece."""
+"""Maximum bytes that POSIX writes to a FIFO in one piece."""
 
 READ_BYTES = 65_536
 FLOOD_BYTES = 4_096
-"""If so many bytes are unread at once, the FIFO may have been full. Every topic then counts as rung."""
+"""Unread bytes from which on the FIFO may have been full. Every topic then counts as rung."""
 
 SETTLED_S = 1.0
-"""A directory that changed more recently than this may change again without a new time stamp."""
+"""Seconds after a directory's change within which another one may leave its time stamp as it is."""
 
 
 class Doorbell:
-    """Rings topics, for all processes that share ``directory``. ``name`` is unique to this one."""
+    """The doorbell of the processes that share ``directory``. ``name`` is unique to this process."""
 
     def __init__(self, directory: Path, name: str, access: Access = OWNER) -> None:
         self.directory = directory
@@ -128,7 +126,7 @@ class Doorbell:
             names = set() if unchanged else {path.name for path in self.directory.iterdir()}
         except FileNotFoundError:  # the directory was deleted: there is no other process to wake
             return []
-        except OSError:  # such as no file descriptor left: whoever is known is woken
+        except OSError:  # such as no file descriptor left: wake the known ones
             return list(self._others)
         if not unchanged:
             names = {name for name in names if not name.startswith((f"{self._name}.", "."))}
@@ -146,7 +144,7 @@ class Doorbell:
         except OSError as error:
             if error.errno not in (errno.ENXIO, errno.ENOENT):
                 return False
-            (self.directory / name).unlink(missing_ok=True)  # nobody reads it, so its process has ended
+            (self.directory / name).unlink(missing_ok=True)  # it has no reader, so its process has ended
         return True
 
     def _write(self, name: str, hashes: list[bytes]) -> None:

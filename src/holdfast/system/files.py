@@ -1,6 +1,6 @@
-"""Makes files and folders, readable by this user alone unless the setting ``file_access`` says otherwise.
+"""Files and folders for this user alone, unless the setting ``file_access`` says otherwise.
 
-Files hold the contents of messages, and a user who may open a lock file may block everybody else.
+Files hold the contents of messages, and a user who may open a lock file may block all others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OWNER = Access(0o600, 0o700)
 UMASK = Access(0o666, 0o777)
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""The errors of writing where a disk, or a quota of it, has no room."""
+"""The errors of a full disk or quota."""
 
 FileAccess = Literal["owner", "umask"]
 
@@ -54,16 +54,16 @@ def sync_names(folder: Path) -> None:
 
 
 def make_file(path: Path, access: Access) -> None:
-    """Make an empty file if there is none, before a library makes it with other modes."""
+    """Make an empty file unless it exists, before a library makes it with other modes."""
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, access.file))
 
 
 @contextlib.contextmanager
 def whole_file(path: Path, access: Access, *, part: str, durable: bool = True) -> Iterator[BinaryIO]:
-    """Write a file that gets its name, and takes the place of one of that name, only once it is whole. Until
-    then its name begins with ``part``. ``durable``: the file and its name are written to disk."""
-    # A name by chance: in containers the process ids of different processes are the same.
+    """Write a file that gets its name, or replaces one, only when it is whole. Until then its name begins
+    with ``part``. ``durable``: the file and its name are written to disk."""
+    # A random name: in containers the process ids of different processes are the same.
     temporary = path.with_name(f"{part}{secrets.token_hex(8)}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, access.file)
     try:
@@ -81,8 +81,7 @@ def whole_file(path: Path, access: Access, *, part: str, durable: bool = True) -
 
 
 def for_writers(path: Path) -> Access:
-    """Return modes for those who may write the file ``path``, and not for those who may only read it; for its
-    owner alone, if it doesn't exist yet."""
+    """Return modes for the users who may write the file ``path``; for its owner alone if it doesn't exist."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

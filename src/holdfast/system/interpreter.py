@@ -1,4 +1,4 @@
-"""This process' Python, which child processes run too."""
+"""The Python interpreter of this process and its children."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 REFUSED = (errno.EACCES, errno.EPERM)
 
 SWITCH_S = 0.0001
-"""How long a busy thread may keep the interpreter from one that is ready (Python's default is 0.005)."""
+"""Seconds for which a busy thread may keep the interpreter from a ready one (Python's default is 0.005)."""
 
 
 class QuickSwitches:
-    """Cuts the time that a busy thread keeps the interpreter, for all of the process, while anything holds
-    this. Then the time is as it was before, unless the program has set another one meanwhile."""
+    """A short switch interval for the process while any caller holds it. The last release restores the
+    interval, unless the program has set another one meanwhile."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,7 +24,7 @@ class QuickSwitches:
         self._was = 0.0
 
     def hold(self) -> None:
-        """Hold it; as often as that, ``release`` it."""
+        """Begin a hold, which ``release`` ends."""
         with self._lock:
             if not self._holders:
                 self._was = sys.getswitchinterval()
@@ -32,7 +32,7 @@ class QuickSwitches:
             self._holders += 1
 
     def release(self) -> None:
-        """Hold it no longer."""
+        """End a hold."""
         with self._lock:
             self._holders -= 1
             if not self._holders and abs(sys.getswitchinterval() - min(self._was, SWITCH_S)) < SWITCH_S / 10:
@@ -40,21 +40,21 @@ class QuickSwitches:
 
 
 quick_switches = QuickSwitches()
-"""That of this process."""
+"""The switch interval of this process."""
 
 
 def not_run(error: OSError, folder: Path | None = None) -> str:
-    """Return why this Python could not be run in ``folder``, or where this process works, and what to do.
-    An event loop's error names no path."""
-    told = f"can't run {sys.executable}"
+    """Return why this Python could not be run in ``folder``, or in the working directory, and what to do. An
+    event loop's error names no path."""
+    text = f"can't run {sys.executable}"
     if folder is not None:
-        told += f" in {folder}"
-    told += f": {error.strerror or error}"
+        text += f" in {folder}"
+    text += f": {error.strerror or error}"
     if error.errno in REFUSED:
         return (
-            f"{told}; let the user with id {os.geteuid()} execute it and enter all folders on its path, or"
+            f"{text}; let the user with id {os.geteuid()} execute it and enter all folders on its path, or"
             " install Holdfast where that user may"
         )
     if error.errno == errno.ENOENT:
-        return f"{told}; if it was moved or removed, install Holdfast again and start this process anew"
-    return told
+        return f"{text}; if it was moved or removed, install Holdfast again and restart this process"
+    return text

@@ -1,8 +1,7 @@
 """The log: one line per event to stderr, for people (console) or for programs (JSON).
 
-Everything goes the same way, also what libraries write through ``logging``, and nothing that looks like a
-secret passes. Values that a whole process or task shares (node, stream, key) are bound once with
-``structlog.contextvars.bind_contextvars``.
+Events of libraries, through ``logging``, take the same way, and secrets are hidden. Values that a process or
+a task shares (node, stream, key) are bound once with ``structlog.contextvars.bind_contextvars``.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Tracebacks = Literal["none", "plain", "locals"]
 
 _WRITTEN_AS_THEY_ARE = ("event", "exception", "stack")
 _QUOTED = {*" \t=\r\n\"'"}
-"""The renderer for people quotes any other value that holds one of these, and escapes what it can't show."""
+"""Characters of values that the console renderer quotes and escapes itself."""
 
 
 def set_up(
@@ -63,8 +62,8 @@ def set_up(
 
 
 def console_renderer(*, colors: bool) -> Processor:
-    """Return what writes an event for people, with an escape for each character that a terminal would obey in
-    what the event says."""
+    """Return the renderer of events for people, with an escape for each character that a terminal would
+    obey."""
     import structlog  # noqa: PLC0415
 
     render = structlog.dev.ConsoleRenderer(colors=colors)
@@ -79,13 +78,13 @@ def console_renderer(*, colors: bool) -> Processor:
 
 
 def get_logger(name: str) -> Any:
-    """Return the logger of a module. In a program that has set up structlog it logs as that says. In any
-    other it logs by ``logging``, as libraries do, and never to stdout."""
+    """Return the logger of a module. It logs by structlog in a program that has set it up, and by
+    ``logging``, never to stdout, in any other."""
     return _Logger(name)
 
 
 class _Logger:
-    """A logger that looks at each call whether structlog is set up by now."""
+    """A logger that checks at each call whether structlog is set up."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -131,7 +130,7 @@ def _formatter(renderer: Processor) -> logging.Formatter:
 
 
 def _shared() -> list[Processor]:
-    """Return the processors of all events, whoever logs them."""
+    """Return the processors of all events."""
     import structlog  # noqa: PLC0415
 
     return [
@@ -154,7 +153,7 @@ def _redact_event(logger: WrappedLogger, method: str, event: EventDict) -> Event
         if not name.startswith("_"):  # such names are for processors only
             try:
                 event[name] = _redacted(name, value)
-            except Exception:  # noqa: BLE001 (nobody expects that a line of the log raises)
+            except Exception:  # noqa: BLE001 (a log line must not raise)
                 event[name] = HIDDEN
     return event
 

@@ -18,15 +18,14 @@ from holdfast.system.files import Access, make_file, make_folder
 
 SUFFIX = ".jsonl"
 FULL_SUFFIX = f"{SUFFIX}.1"
-"""The suffix of a file that is full and was moved aside. A node keeps one such file beside the one that it
-writes."""
+"""The suffix of a full, rotated file. A node keeps one beside the file that it writes."""
 
 Event = dict[str, Any]
 
 
 class NodeLogFile(RotatingFileHandler):
-    """Writes the log of the process ``name`` to a file in ``folder``, which is moved aside at ``max_bytes``.
-    Files to which nothing was written for ``keep_s`` are removed. Raises OSError if it can't be written."""
+    """The log of the process ``name`` in a file in ``folder``, rotated at ``max_bytes``. Files without writes
+    for ``keep_s`` are removed. Raises OSError if it can't be written."""
 
     def __init__(self, folder: Path, name: str, access: Access, *, max_bytes: int, keep_s: float) -> None:
         self._access = access
@@ -44,7 +43,7 @@ class NodeLogFile(RotatingFileHandler):
         return super()._open()
 
     def shouldRollover(self, record: LogRecord) -> bool:  # noqa: N802 - the library's name
-        """Begin the file anew if somebody has removed it."""
+        """Reopen the file if it was removed."""
         if self.stream is not None and not Path(self.baseFilename).exists():
             self.stream.close()
             self.stream = None
@@ -52,15 +51,15 @@ class NodeLogFile(RotatingFileHandler):
 
 
 class LogReader:
-    """Reads what the processes of a host have written to files in ``folder``, and then what they add. Each
-    event has the name of its ``node``."""
+    """The logs of a host's processes in ``folder``, and then their additions. Each event has the name of its
+    ``node``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._logs: dict[Path, GrowingLog] = {}
 
     def all(self) -> Iterator[Event]:
-        """Every event so far, by time."""
+        """Yield every event so far, by time."""
         self._look()
         growing = {log.inode for log in self._logs.values()}
         full = [path for path in _files(self._folder) if path.name.endswith(FULL_SUFFIX)]
@@ -75,8 +74,7 @@ class LogReader:
     def more(self) -> list[Event]:
         """Return the events that were added since the last reading, by time."""
         self._look()
-        # Looked for before anything is read: nothing is added any more to a file that was moved aside or
-        # removed, so what is read of it now is the last.
+        # Checked before the reading: a rotated or removed file doesn't grow, so this reading is its last.
         moved = [path for path, log in self._logs.items() if not log.is_at(path)]
         found = [event for log in self._logs.values() for event in log.rest()]
         for path in moved:
@@ -96,7 +94,7 @@ class LogReader:
 
 
 class GrowingLog:
-    """One open file. It is read on when it is moved aside."""
+    """One open log file. Reading goes on after its rotation."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
@@ -105,8 +103,7 @@ class GrowingLog:
         self.inode = os.fstat(self._file.fileno()).st_ino
 
     def rest(self) -> Iterator[Event]:
-        """Yield the events not read yet; skip lines that are no events, and leave an unfinished line for
-        later."""
+        """Yield the unread events. Other lines are skipped, and an unfinished line is left for later."""
         for part in self._file:
             line, self._begun = self._begun + part, b""
             if not line.endswith(b"\n"):
@@ -130,7 +127,7 @@ class GrowingLog:
 
 
 def _files(folder: Path) -> Iterable[Path]:
-    """Those that nodes have written, full ones too. Raises OSError if the folder can't be read."""
+    """Return the log files of nodes, rotated ones too. Raises OSError if the folder can't be read."""
     return sorted(path for path in folder.iterdir() if path.name.endswith((SUFFIX, FULL_SUFFIX)))
 
 

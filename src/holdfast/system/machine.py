@@ -1,8 +1,7 @@
 """The processors and the memory of the machine that this process may use, within the limits of its container.
 
-Containers are limited by control groups (cgroups), and those don't change what the system tells of the whole
-machine. Both versions of cgroups are read. A limit may be set at any group above this process, so the
-smallest counts.
+Control groups (cgroups) limit containers, and the system's own figures ignore them. Both versions of cgroups
+are read. A limit may be set at any group above this process, so the smallest counts.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import NamedTuple
 GROUPS = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
 UNLIMITED_BYTES = 1 << 60
-"""The first version of cgroups tells that there is no limit by a number above this one."""
+"""Bytes above which the first version of cgroups means no limit."""
 
 
 class _Limit(NamedTuple):
@@ -59,9 +58,9 @@ class Machine:
         return whole if self._memory is None else min(whole, int(self._memory.most))
 
     def shares(self) -> tuple[float, float]:
-        """Return which share of the processors was in use since the last call, and which share of the memory
-        is in use now; 0 where the system doesn't tell, as when there are no file descriptors left to ask
-        it by, and for the processors at the first call."""
+        """Return the share of the processors that was in use since the last call, and the share of memory in
+        use now. A share is 0 if the system can't be read, as without free file descriptors; the first call
+        has 0 for the processors."""
         import psutil  # noqa: PLC0415
 
         try:
@@ -96,8 +95,8 @@ class Machine:
 
 
 def _folders(groups: Path, own: Path, controller: str) -> list[Path]:
-    """The folders of the groups that hold this process, its own first. ``controller`` is empty for the second
-    version of cgroups. A container often sees its own group as the root, whatever its path is."""
+    """Return the folders of the groups of this process, its own first. ``controller`` is empty for the second
+    version of cgroups. A container often has its own group as the root, whatever its path is."""
     mount = groups / controller
     text = _text(own) or ""
     entries = [line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2]
@@ -138,7 +137,7 @@ def _bytes_v1(folder: Path) -> float:
 
 
 def _cpu_time(limited: Path, v1: list[Path]) -> Path | None:
-    """The file that counts the processor time of the limited group; None if there is none."""
+    """Return the file that counts the processor time of the limited group; None without one."""
     files = (limited / "cpu.stat", limited / "cpuacct.usage", *(folder / "cpuacct.usage" for folder in v1))
     return next((path for path in files if _counts(path)), None)
 
@@ -149,7 +148,7 @@ def _counts(path: Path) -> bool:
 
 
 def _held_bytes(folder: Path) -> int:
-    """The memory that a group holds, without files that the system would drop from its cache."""
+    """Return the bytes that a group holds, without files in the cache that the system can drop."""
     v2 = folder / "memory.current"
     held = int((v2 if v2.exists() else folder / "memory.usage_in_bytes").read_text())
     cached = read_table(folder / "memory.stat")

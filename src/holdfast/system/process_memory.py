@@ -1,4 +1,4 @@
-"""Gives memory back to the system that a large piece of work freed and the C library would keep."""
+"""The return of freed memory to the system, which the C library would keep."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import mmap
 import os
 
 SLACK_BYTES = 32 << 20
-"""How many more bytes a process may hold than before without giving memory back. Usual messages stay
-below."""
+"""Bytes of growth before memory is given back. Usual messages stay below."""
 
 
 class Resident:
-    """Gives back to the system what this process freed and still holds. It works only with glibc; other C
-    libraries do this themselves, or have no such call."""
+    """The resident memory of this process, which is given back when it is free. Works with glibc only: other
+    C libraries do this themselves, or have no such call."""
 
     def __init__(self) -> None:
         self._statm = -1
@@ -26,7 +25,7 @@ class Resident:
         self._settled = self.held()
 
     def held(self) -> int:
-        """Return how many bytes of memory are resident now; 0 if nothing can be given back."""
+        """Return the resident bytes; 0 if memory can't be given back."""
         if self._trim is None:
             return 0
         return int(os.pread(self._statm, 128, 0).split()[1]) * mmap.PAGESIZE

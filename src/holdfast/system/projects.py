@@ -1,9 +1,9 @@
-"""The files and folders in the folder of a project that are not of the project."""
+"""The files and folders in a project's folder that don't belong to the project."""
 
 from __future__ import annotations
 
 ENVIRONMENT = "pyvenv.cfg"
-"""A folder that has this file is a virtual environment."""
+"""The file that makes a folder a virtual environment."""
 
 _OF_TOOLS = ("__pycache__", "node_modules")
 

@@ -1,5 +1,5 @@
-"""The spans of a program, made by OpenTelemetry's API where the program has imported it. Without that, and in
-a program that traces nothing, all this costs a look at what is imported."""
+"""The spans of a program, by OpenTelemetry's API if the program has imported it. Without it, a call only
+checks the imported modules."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from holdfast.ports.tracing import AttributeValue, SpanKind
 API = "opentelemetry.trace"
 
 _caller: ContextVar[str] = ContextVar("caller", default="")
-"""Where a caller stands, whose request makes this program send."""
+"""The ``traceparent`` of the caller whose request this program handles."""
 
 
 @contextlib.contextmanager
 def called_from(traceparent: str) -> Iterator[None]:
-    """Let what is sent in the block stand under the place of a caller, unless the program has a span."""
+    """Put sends in the block under the caller's span, unless the program has a span."""
     token = _caller.set(traceparent)
     try:
         yield
@@ -33,8 +33,8 @@ def called_from(traceparent: str) -> Iterator[None]:
 def span(
     name: str, *, kind: SpanKind = "internal", attributes: Mapping[str, AttributeValue] | None = None
 ) -> Iterator[str]:
-    """Have the program's own tracer begin a span, which ends with the block and fails with it. Yields its
-    ``traceparent``; for a program that traces nothing that of the caller, or ""."""
+    """Begin a span with the program's own tracer. It ends with the block and fails with it. Yields its
+    ``traceparent``; without a tracer the caller's, or ""."""
     api = sys.modules.get(API)
     if api is None:
         yield _caller.get()
@@ -46,7 +46,7 @@ def span(
 
 
 def sending(destination: str, count: int) -> contextlib.AbstractContextManager[str]:
-    """As ``span``, for sending ``count`` messages."""
+    """Return a span for sending ``count`` messages."""
     if API not in sys.modules:
         return contextlib.nullcontext(_caller.get())
     attributes = {**conventions.operation(conventions.SEND, destination), conventions.BATCH_COUNT: count}
@@ -54,7 +54,7 @@ def sending(destination: str, count: int) -> contextlib.AbstractContextManager[s
 
 
 def current_traceparent() -> str:
-    """Return the ``traceparent`` of the current span, else that of the caller; "" if there is none."""
+    """Return the ``traceparent`` of the current span, else of the caller, else ""."""
     api = sys.modules.get(API)
     return _caller.get() if api is None else _place_of(api.get_current_span())
 

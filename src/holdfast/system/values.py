@@ -1,5 +1,5 @@
-"""Values that are too large for where they would travel. They are put into an object store, and what travels
-instead names the object."""
+"""Values that are too large for a message. They are put into an object store, and the message names the
+object."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADVICE = "; with the setting values_url, values that are too large go to an obje
 
 class Values:
     """The values of one app in ``objects``; without an object store, nothing is stored. Names of objects have
-    the day on which they were put, so that those that are old enough can be deleted."""
+    the day of their storage, so that old ones can be deleted."""
 
     def __init__(self, app: str, clock: Clock, objects: Objects | None = None) -> None:
         self._app = quote(app, safe="")
@@ -32,11 +32,11 @@ class Values:
 
     @property
     def advice(self) -> str:
-        """Advice to whoever sends something that is too large; empty if there is an object store."""
+        """Advice to the sender of a value that is too large; empty with an object store."""
         return "" if self.can_store else ADVICE
 
     async def put(self, data: bytes) -> StoredValue:
-        """Store a value. Raises TooLarge, and what the object store raises."""
+        """Store a value. Raises TooLarge, and the object store's errors."""
         assert self._objects is not None
         if len(data) > VALUE_BYTES_MAX:
             raise TooLarge(f"a value of {len(data)} bytes is too large; it may have {VALUE_BYTES_MAX}")
@@ -45,9 +45,11 @@ class Values:
         return StoredValue(await self._objects.put(f"{self._app}/{day}/{digest}", data), len(data), digest)
 
     async def get(self, stored: StoredValue) -> bytes:
-        """Return a value that was stored. Raises ValueLost, and what the object store raises."""
+        """Return a stored value. Raises ValueLost, and the object store's errors."""
         if self._objects is None:
-            raise ConfigError(f"a value is in {stored.url!r}: set values_url as those that put it there")
+            raise ConfigError(
+                f"a value is in {stored.url!r}: set values_url as the program that put it there has"
+            )
         if stored.size > VALUE_BYTES_MAX:
             raise ValueLost(f"a value of {stored.size} bytes is too large; it may have {VALUE_BYTES_MAX}")
         try:

@@ -61,9 +61,9 @@ KEPT = ("queue_url", "coordinator_url", "state_url", "tasks_url", "registry_url"
 
 
 class Services:
-    """The services that a config names. Each is opened when first asked for, then shared, and closed at the
-    end. With ``reads_only`` no database is made that is missing. Raises ConfigError for a URL that nothing
-    here serves, and whatever opening raises."""
+    """The services that a config names. Each is opened at its first use, shared, and closed at the end. With
+    ``reads_only`` no missing database is made. Methods raise ConfigError for a URL that nothing serves, and
+    the errors of opening."""
 
     def __init__(
         self, config: Config, clock: Clock | None = None, *, reads_only: bool = False, expands: bool = True
@@ -90,33 +90,32 @@ class Services:
         await self._opened.close()
 
     def queue(self, name: str) -> Queue:
-        """The queue ``name``, which is its stream's."""
         return self._open("queue_url", lambda service, it: service.queue(it, name), name)
 
     async def filled_queues(self) -> list[str]:
-        """The names of all queues that hold messages, whoever declares them. None from a service that
-        doesn't tell: SQS lists names by their beginning, and not what is in them."""
+        """Return the names of all queues that hold messages, of any app. Empty for a service that can't list
+        them: SQS lists names, and not the number of messages."""
         url = self.config.queue_url
         return await service_of(url).filled_queues(self.opening("queue_url", url))
 
     async def queue_names(self) -> list[str]:
-        """The names of all queues that hold messages or dead letters, as far as the service lists them."""
+        """Return the names of queues that hold messages or dead letters, as far as the service lists them."""
         url = self.config.queue_url
         return await service_of(url).queue_names(self.opening("queue_url", url))
 
     async def task_apps(self) -> list[str]:
-        """The names of the apps that have tasks, as far as the service lists them."""
+        """Return the names of the apps that have tasks, as far as the service lists them."""
         url = self.config.tasks_url
         return await service_of(url).task_apps(self.opening("tasks_url", url))
 
     def queue_setup(self) -> QueueSetup | None:
-        """Return what makes and checks the queues of streams; None where the service makes them by itself."""
+        """Return the set-up of queues; None if the service makes queues itself."""
         url = self.config.queue_url
         return service_of(url).queue_setup(self.opening("queue_url", url))
 
     async def iam_policy(self, streams: Collection[str], archives: Collection[str] = ()) -> dict[str, Any]:
-        """Return the IAM policy that allows a node of ``streams``, which writes to ``archives``, what it
-        needs on AWS; it has no statement if nothing is there."""
+        """Return the IAM policy for a node of ``streams`` that writes to ``archives``; without statements if
+        no service is on AWS."""
         settings = ("queue_url", "objects_url", *(("values_url",) if self.config.values_url else ()))
         places = [(setting, getattr(self.config, setting)) for setting in settings]
         statements: list[dict[str, Any]] = []
@@ -127,16 +126,14 @@ class Services:
         return {"Version": "2012-10-17", "Statement": _numbered(statements)}
 
     def coordinator(self) -> Coordinator:
-        """The coordinator."""
         return self._open("coordinator_url", lambda service, it: service.coordinator(it))
 
     def state(self) -> StateStore:
-        """The state store."""
         return self._open("state_url", lambda service, it: service.state(it))
 
     async def risks(self) -> list[tuple[str, Risk]]:
-        """Return what the settings of servers put at risk of what must not be lost, each with the setting
-        that names the servers. Raises Unavailable."""
+        """Return the risks of data loss in the settings of servers, each with the setting that names the
+        servers. Raises Unavailable."""
         found: list[tuple[str, Risk]] = []
         for url, setting in {self.config.queue_url: "queue_url", self.config.state_url: "state_url"}.items():
             risks = await service_of(url).risks(self.opening(setting, url))
@@ -144,7 +141,7 @@ class Services:
         return found
 
     async def database_health(self) -> dict[str, DatabaseHealth]:
-        """Return the health of the databases that keep anything, by a setting of each. Raises Unavailable."""
+        """Return the health of the databases, by a setting of each. Raises Unavailable."""
         found = {}
         for url, setting in self.kept_at().items():
             health = await service_of(url).database_health(self.opening(setting, url))
@@ -153,7 +150,7 @@ class Services:
         return found
 
     def prices(self) -> dict[tuple[str, str], float]:
-        """The list prices of a million calls to the services, in dollars, by service and operation."""
+        """Return the list prices of a million calls in dollars, by service and operation."""
         config = self.config
         found: dict[tuple[str, str], float] = {}
         for url in (*self.kept_at(), config.objects_url, config.values_url):
@@ -162,13 +159,13 @@ class Services:
         return found
 
     async def schema_steps(self, url: str) -> SchemaSteps | None:
-        """Return the version of the tables of the service at the URL, which a setting names, and what
-        migrations they lack; None if it keeps none. Changes nothing. Raises Unavailable, UnsupportedStore."""
+        """Return the version and the missing migrations of the tables at the URL; None without tables.
+        Changes nothing. Raises Unavailable, UnsupportedStore."""
         return await service_of(url).schema_steps(self.opening(self.kept_at()[url], url))
 
     async def migrate(self, *, contract: bool = False) -> list[tuple[str, list[int]]]:
-        """Expand the tables of all services that keep any, or contract them too; returns the URL of each, and
-        the numbers of the migrations that were applied. Raises Unavailable."""
+        """Expand the tables of all services, and with ``contract`` contract them. Returns the URL of each,
+        and the numbers of the applied migrations. Raises Unavailable."""
         done = []
         for url, setting in self.kept_at().items():
             applied = await service_of(url).migrate(self.opening(setting, url), contract=contract)
@@ -177,8 +174,8 @@ class Services:
         return done
 
     def grants(self, role: str, *, only_to_send: bool = False, tasks: bool = False) -> list[str]:
-        """The statements by which a role of the databases may do all that nodes do, each once; or only what
-        those need who send messages to streams, and with ``tasks`` also tasks."""
+        """Return the SQL statements that give a role the rights of a node; with ``only_to_send`` the rights
+        of a sender of messages, and with ``tasks`` also of tasks."""
         statements: dict[str, None] = {}
         if only_to_send:
             for setting in ("queue_url", *(("tasks_url", "registry_url") if tasks else ())):
@@ -191,16 +188,16 @@ class Services:
         return list(statements)
 
     def kept_at(self) -> dict[str, str]:
-        """The URLs of the services that keep something, with a setting that names each."""
+        """Return the URLs of the services that keep data, with a setting that names each."""
         return {url: setting for setting in KEPT if (url := getattr(self.config, setting))}
 
     def only_stream(self) -> str:
-        """The one stream that the coordinator's URL keeps claims of, where it is for one alone."""
+        """Return the stream that the coordinator's URL is for; "" if it is for all."""
         url = self.config.coordinator_url
         return service_of(url).only_stream(self.opening("coordinator_url", url))
 
     def opening(self, setting: str, url: str) -> Opening:
-        """Return what a service is told of a URL to open."""
+        """Return the opening of a URL for its service."""
         return Opening(
             setting,
             url,
@@ -217,7 +214,7 @@ class Services:
         )
 
     def target_opening(self, url: str) -> TargetOpening:
-        """Return what a service is told of the URL of a target."""
+        """Return the opening of a target's URL for its service."""
         secrets = {place: revealed(secret) or "" for place, secret in self.config.target_secrets.items()}
         return TargetOpening(
             url,
@@ -237,41 +234,39 @@ class Services:
         return self._opened.get((setting, name), make)
 
     def task_store(self, app: str) -> TaskStore:
-        """Return the task store of the app of that name."""
         return self._open("tasks_url", lambda service, it: service.tasks(it, app), app)
 
     def briefing_tasks(self, app: str) -> BriefingTasks | None:
-        """The task store of that app, if it sends briefs together with outcomes."""
+        """Return the app's task store if it sends briefs together with outcomes."""
         url = self.config.tasks_url
         if url != self.config.queue_url or not service_of(url).briefs_with_outcomes:
             return None
         return cast("BriefingTasks", self.task_store(app))
 
     def registry(self) -> Registry:
-        """The documents that nodes, producers and operators share."""
+        """Return the registry: documents that nodes, producers and operators share."""
         return self._open("registry_url", lambda service, it: service.registry(it))
 
     def objects(self) -> Objects:
-        """The object store."""
         return self._open("objects_url", lambda service, it: service.objects(it))
 
     def value_objects(self) -> Objects | None:
-        """The object store for values that are too large for a queue, if there is one."""
+        """Return the object store for values that are too large for a queue; None without one."""
         url = self.config.values_url
         return self._objects_at("values_url", url) if url else None
 
     def values(self, app: str) -> Values:
-        """The values of an app's streams that are too large for a queue."""
+        """Return the store of values of an app that are too large for a queue."""
         return Values(app, self.clock, self.value_objects())
 
     def slot_objects(self) -> Objects:
-        """The object store as a handler in this process reads it, outside of any event loop."""
+        """Return the object store for handlers in this process, outside of an event loop."""
         url = self.config.objects_url
         with served("objects_url", url):
             return service_of(url).slot_objects(url, self.meter)
 
     def archive(self, url: str) -> Objects:
-        """The object store to which a stream's messages are archived. Raises ConfigError."""
+        """Return the object store of a stream's archive. Raises ConfigError."""
         return self._objects_at("archive", url)
 
     def _objects_at(self, setting: str, url: str) -> Objects:
@@ -288,7 +283,7 @@ class Services:
         ready: Callable[[], str] = lambda: "",
         connections: Connections | None = None,
     ) -> HttpPeer:
-        """A new peer; the rest is as :class:`~holdfast.services.http.peer.HttpPeer` has it."""
+        """Return a new peer. The arguments are described at HttpPeer."""
         from holdfast.services.http.peer import HttpPeer, PeerSettings  # noqa: PLC0415
 
         config = self.config
@@ -310,14 +305,14 @@ class Services:
         )
 
     def caller(self) -> Peer:
-        """The peer of programs that call nodes and aren't called: one for all calls."""
+        """Return the peer for programs that call nodes and serve none."""
         if self._caller is None:
             self._caller = self.peer()
         return self._caller
 
     def tracer(self, app: str) -> Tracer | None:
-        """Makes the spans of a node of the app of that name; None where traces are off. Raises ConfigError if
-        what exports them isn't installed."""
+        """Return the tracer of a node of the app; None if traces are off. Raises ConfigError if the exporter
+        isn't installed."""
         config = self.config
         if not config.trace_url:
             return None
@@ -330,8 +325,8 @@ class Services:
         return Tracer(self._kept(exporter), config.trace_sample, self.clock)
 
     async def collector_takes(self, setting: Literal["trace_url", "metrics_url"]) -> bool:
-        """Return True if the collector that the setting names takes what it is sent. Raises ConfigError if
-        what sends it isn't installed."""
+        """Return True if the collector at the setting's URL accepts data. Raises ConfigError if the exporter
+        isn't installed."""
         with extra("otel", setting):
             from holdfast.services.otel.check import takes_metrics, takes_spans  # noqa: PLC0415
         takes = takes_spans if setting == "trace_url" else takes_metrics
@@ -340,7 +335,7 @@ class Services:
     def metrics_page(
         self, registry: CollectorRegistry, before: Callable[[], Awaitable[None]] | None = None
     ) -> MetricsPage:
-        """The page of a program's metrics, not served yet. ``before`` is awaited before they are read."""
+        """Return the page of a program's metrics, not served yet. ``before`` is awaited before each read."""
         from holdfast.http.metrics_page import MetricsPage  # noqa: PLC0415
 
         return self._kept(
@@ -353,9 +348,8 @@ class Services:
         program: str,
         before: Callable[[], Awaitable[None]] | None = None,
     ) -> MetricsPush | None:
-        """Brings the metrics of ``registry`` to a collector, as those of this program, such as a node of the
-        app of that name; None where none is set. ``before`` is awaited before they are read. Raises
-        ConfigError if what exports them isn't installed."""
+        """Return the exporter of ``registry`` to a collector under the name ``program``; None if no collector
+        is set. ``before`` is awaited before each read. Raises ConfigError if the exporter isn't installed."""
         config = self.config
         if not config.metrics_url:
             return None
@@ -372,7 +366,7 @@ class Services:
         )
 
     def _resource(self, program: str) -> dict[str, str]:
-        """Return what traces and metrics say of this process, by OpenTelemetry's semantic conventions."""
+        """Return the attributes of this process, by OpenTelemetry's semantic conventions."""
         return {
             "service.name": program,
             "service.instance.id": self.config.node_name,
@@ -380,7 +374,7 @@ class Services:
         }
 
     def slots(self, app: str) -> StreamSlotMaker:
-        """Makes slots for the app at ``module:name``."""
+        """Return the maker of slots for the app at ``module:name``."""
         from holdfast.slots.stream_slots import StreamSlotSettings, stream_slots  # noqa: PLC0415
 
         with served("objects_url", self.config.objects_url):
@@ -398,7 +392,7 @@ class Services:
         return self._kept(stream_slots(settings, self.clock, self.meter))
 
     def task_slots(self, app: str) -> TaskSlotMaker:
-        """Makes slots for the tasks of the app at ``module:name``."""
+        """Return the maker of slots for the tasks of the app at ``module:name``."""
         from holdfast.slots.task_slots import TaskSlotSettings, task_slots  # noqa: PLC0415
 
         settings = TaskSlotSettings(
@@ -415,7 +409,7 @@ class Services:
 
 
 def _numbered(statements: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Give statements with the same id different ones: AWS takes each once."""
+    """Number the ids of statements that are equal: AWS accepts each id once."""
     count = Counter[str]()
     made = []
     for statement in statements:
@@ -427,8 +421,8 @@ def _numbered(statements: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def served(setting: str, url: str, named: str = "") -> Iterator[None]:
-    """Says that nothing serves a URL, and what to write instead. ``named`` is what the error calls the
-    setting, if it isn't its name."""
+    """Raise a ConfigError with examples if nothing serves the URL inside. ``named`` is the name of the
+    setting in the error, if it differs."""
     try:
         yield
     except NotServed:
@@ -436,7 +430,7 @@ def served(setting: str, url: str, named: str = "") -> Iterator[None]:
 
 
 def peer_tls(config: Config) -> PeerTls | None:
-    """The certificates by which nodes speak TLS, if they do."""
+    """Return the certificates for TLS between nodes; None without TLS."""
     from holdfast.http.tls import PeerTls  # noqa: PLC0415
 
     if config.peer_tls_cert is None or config.peer_tls_key is None or config.peer_tls_ca is None:
@@ -445,7 +439,7 @@ def peer_tls(config: Config) -> PeerTls | None:
 
 
 def metrics_page_settings(config: Config) -> MetricsPageSettings:
-    """Return the settings of the page of metrics: where it is served, and to whom."""
+    """Return the settings of the page of metrics: its address, and the token of its readers."""
     from holdfast.http.metrics_page import MetricsPageSettings  # noqa: PLC0415
 
     return MetricsPageSettings(
@@ -457,5 +451,5 @@ def metrics_page_settings(config: Config) -> MetricsPageSettings:
 
 
 def revealed(secret: SecretStr | None) -> str | None:
-    """A secret of the config, to be used."""
+    """Return the text of a secret."""
     return secret.get_secret_value() if secret else None

@@ -1,4 +1,4 @@
-"""Targets of effects at URLs: queues by their URL, and what packages register in ``holdfast.targets``."""
+"""Targets of effects at URLs: queues by their URL, and targets in the group ``holdfast.targets``."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from holdfast.registration.urls import shown, with_password
 from holdfast.wiring.services import Services
 
 SENDER = "source"
-"""The attribute that holds the full key of the stream that sent an effect, or type and task id of
-a task."""
+"""The attribute with the sender of an effect: a stream's full key, or a task's type and id."""
 
 
 class TargetUrls:
-    """Opens targets by URL, with the services of a node."""
+    """The opener of targets by URL, with the services of a node."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     def __call__(self, url: str) -> Target:
-        """Open a target. Raises EffectRefused for a URL that nothing takes effects at, and ConfigError for
-        one that this node can't open as it is set up."""
+        """Open a target. Raises EffectRefused for a URL that can't be a target, and ConfigError for a URL
+        that this node can't open as it is set up."""
         try:
             check_target(url)
         except ConfigError as error:
@@ -48,8 +47,8 @@ class TargetUrls:
 
 
 class QueueTarget:
-    """A queue, which takes the body of an effect as it is. An effect's id is the message's deduplication id,
-    where the queue has those, and its key is the key by which a FIFO queue keeps the order."""
+    """A queue as a target. The message has the effect's body, its id as the deduplication id, and its key as
+    the key by which a FIFO queue keeps the order."""
 
     def __init__(self, queue: Queue) -> None:
         self.max_batch, self.ordered = queue.max_batch, queue.sends_in_order
