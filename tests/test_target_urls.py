@@ -42,7 +42,7 @@ async def test_a_queue_takes_the_body_as_it_is(services: Services, tmp_path: Pat
         ("sqlite:///other.db", "names no queue; put the queue's name behind it"),
         ("sqlite:///other.db#", "names no queue"),
         ("sqlite://user:pw1234@host/other.db#x", "holds a password.*target_secrets"),
-        ("redis://[::1/0#x", "target is 'redis://.*': it is no URL"),
+        ("redis://[::1/0#x", "target is 'redis://.*': it isn't a URL"),
         ("sqs://eu-west-1/", "names no queue"),
         ("sqs://eu-west-1/frames-{stream}", "names no queue"),
         ("sqs+https://", "target is 'sqs\\+https://': use one such as"),

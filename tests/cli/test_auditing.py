@@ -114,6 +114,6 @@ def test_an_operator_may_act_while_nothing_can_be_noted(
 def test_what_fails_is_not_said_to_be_done(holdfast: Holdfast, command: tuple[str, ...]) -> None:
     """There is no database, so neither the change nor the note can be made."""
     failed = holdfast(*command)
-    assert (failed.code, "there is no database" in failed.err) == (exits.USAGE, True)
+    assert (failed.code, "doesn't exist" in failed.err) == (exits.USAGE, True)
     assert "done" not in failed.err
     assert len(failed.err.splitlines()) == 1

@@ -741,7 +741,7 @@ def test_what_only_reads_makes_no_database(holdfast: Any, place: Path, command: 
     outcome = holdfast(*command)
     assert [*place.iterdir()] == []
     assert outcome.code == 2
-    assert "there is no database" in outcome.err
+    assert "doesn't exist" in outcome.err
 
 
 @pytest.mark.parametrize("more", [(), ("bare:app",)], ids=["alone", "app"])

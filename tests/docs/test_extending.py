@@ -78,8 +78,8 @@ not_a_service = object()
 @pytest.mark.parametrize(
     "registered, said",
     [
-        (f"{__name__}:OfAnother", "no holdfast.extend.Service"),
-        (f"{__name__}:not_a_service", "no holdfast.extend.Service"),
+        (f"{__name__}:OfAnother", "isn't a holdfast.extend.Service"),
+        (f"{__name__}:not_a_service", "isn't a holdfast.extend.Service"),
         ("no_such_module:service", "registered as 'other' in holdfast.services, can't be imported"),
         (f"{__name__}:missing", "can't be imported"),
     ],

@@ -183,62 +183,82 @@ class App:
         be async. Its annotations say the types of message and state. The function changes the state in place;
         the state is committed with the result. The decorator makes a :class:`holdfast.Stream` of it.
 
-        Args: name: the name of the stream and of its queue. message: the type that the handler gets: a
-        dataclass, pydantic model, msgspec Struct, ``dict`` (any JSON object), or ``bytes`` (the raw body).
-        Default: the type in the handler's annotations, or ``dict``. state: the type of a function's state, if
-        it isn't annotated: a dataclass, msgspec Struct, pydantic model, TypedDict, dict, list or set, with
-        NumPy arrays inside (default: the type in the annotations). initial: a function of the key that
-        returns the state of a new key (default: the state type without arguments). version: the version of
-        the state's type (default 1, or ``version`` of the class). Increase it with a change that fields with
-        defaults can't express, and declare ``migrate`` of the stream. key: the field that holds the key
-        (default ``"key"``). Dots reach into nested objects. For raw bytes key, seq and run are the names of
-        message attributes. A tuple gives several names, for messages of several forms: the first one that a
-        message has is used. seq: the field of the seq (default: the stream has no seqs), or ``"queue"`` to
-        use the queue's own sequence numbers. A seq may be a number or a text of digits. run: the field of the
-        run, for streams whose numbers may start again (default: none). In a tuple, ``None`` as the last name
-        means that messages without a run belong to run 0. seq_prefix: the text before the digits of a seq
-        that is a text, such as ``frame`` in ``frame-000017`` (default: none). body_field: the field that
-        holds an HTTP body which isn't JSON, such as an image (default ``"url"``). It holds the body as a data
-        URL, which ``context.fetch`` reads. seq_kind: ``"dense"`` (numbers without gaps, so a missing message
-        is noticed), ``"increasing"`` (numbers are only compared) or ``"absent"``. The default follows from
-        ``seq``: ``"dense"`` for a field, ``"increasing"`` for ``"queue"``, ``"absent"`` for none. first_seq:
-        the seq at which a run starts: a number, ``"first"`` (the first message that arrives), or ``"lowest"``
-        (the lowest seq that arrives within ``gap_timeout_s``; the default). start_timeout_s: how many seconds
-        to wait for the first message of a run, before the run starts at the lowest seq that has arrived.
-        Default: ``gap_timeout_s`` for ``"lowest"``; where ``first_seq`` is a number, a missing start is
-        handled as any other gap. gap_timeout_s: how many seconds to wait for a missing message (default 45).
-        It must be longer than the setting ``visibility_s``, unless ``prefer_latency`` is set. on_gap: what
-        happens after ``gap_timeout_s``: ``"skip"`` the gap and record that (the default), ``"hold"`` the
-        stream until the message arrives, or skip the gap and leave a ``"dead-letter"``. max_jump: how far a
-        seq may be ahead of its run's last committed seq. A message beyond that is dead-lettered as malformed,
-        and nothing in between is skipped. ``None`` means no limit. Default ``"auto"``: 1,000,000 where
-        ``seq_kind`` is ``"dense"``, else no limit. restart_after_s: for messages without a run whose numbers
-        may start again. A lower seq begins a new run if no message arrived for this many seconds before it
-        (default: never). It must be much longer than the setting ``visibility_s``. on_late: what happens to a
-        message that comes after its stream has passed its place: ``"dead-letter"`` (the default) or
-        ``"discard"``. on_failure: what happens after ``max_tries`` failures: ``"skip"`` the message and
-        dead-letter it (the default), or ``"park"`` the stream. prefer_latency: whether ``gap_timeout_s`` may
-        be shorter than the setting ``visibility_s`` (default ``False``). Results then come sooner, but some
-        messages may come too late. max_tries: how many times a failing message is tried (default 3). backoff:
-        the delays between tries (default: from 0.2 to 10 seconds). timeout_s: how many seconds a handler may
-        run without progress before its slot is killed (default 30). max_starts: how many openings of the
-        stream may end in a crash at the same message before the message is skipped as poison (default 5).
-        inbox_limit: the most messages of one key that wait in memory (default 256). identity_window: how many
-        of the newest identities are remembered to find duplicates, in streams whose seqs don't show them
-        (default 1024). checkpoint_every: after how many handled messages a commit follows (default 1). A
-        commit also follows whenever no message waits. checkpoint_after_ms: how many milliseconds handled
-        messages wait for their commit at most (default 20). idle_timeout_s: how many seconds without messages
-        pass before the node releases the stream (default: the setting ``idle_timeout_s``).
-        max_pending_effects: the number of pending effects of one key at which its messages wait (default
-        1000, at most 100,000). max_pending_bytes: the same for the sum of their bodies (default 4 MiB, at
-        most 64 MiB). effect_timeout_s: for how many seconds an effect waits for a target that takes nothing,
-        before it becomes a dead letter (default 24 hours, at most 30 days). max_timers: how many timers one
-        key can have (default 64, at most 1000). models: the name of a declared model that the handler uses,
-        or a tuple of names (default: none). They are loaded before the stream opens. results_to: a target, by
-        name or URL, to which each result is sent as an effect under the stream's key (default: none). Results
-        are in the results log as well. archive: the URL of an object store, such as ``s3://bucket/prefix`` or
-        ``file:./archive``. Each message is written to it before it is deleted from the queue, so that
-        ``holdfast streams replay`` can run a handler over it later (default: none).
+        Args:
+            name: the name of the stream and of its queue.
+            message: the type that the handler gets: a dataclass, pydantic model, msgspec Struct, ``dict``
+                (any JSON object), or ``bytes`` (the raw body). Default: the type in the handler's
+                annotations, or ``dict``.
+            state: the type of a function's state, if it isn't annotated: a dataclass, msgspec Struct,
+                pydantic model, TypedDict, dict, list or set, with NumPy arrays inside (default: the type in
+                the annotations).
+            initial: a function of the key that returns the state of a new key (default: the state type
+                without arguments).
+            version: the version of the state's type (default 1, or ``version`` of the class). Increase it
+                with a change that fields with defaults can't express, and declare ``migrate`` of the stream.
+            key: the field that holds the key (default ``"key"``). Dots reach into nested objects. For raw
+                bytes key, seq and run are the names of message attributes. A tuple gives several names, for
+                messages of several forms: the first one that a message has is used.
+            seq: the field of the seq (default: the stream has no seqs), or ``"queue"`` to use the queue's own
+                sequence numbers. A seq may be a number or a text of digits.
+            run: the field of the run, for streams whose numbers may start again (default: none). In a tuple,
+                ``None`` as the last name means that messages without a run belong to run 0.
+            seq_prefix: the text before the digits of a seq that is a text, such as ``frame`` in
+                ``frame-000017`` (default: none).
+            body_field: the field that holds an HTTP body which isn't JSON, such as an image (default
+                ``"url"``). It holds the body as a data URL, which ``context.fetch`` reads.
+            seq_kind: ``"dense"`` (numbers without gaps, so a missing message is noticed), ``"increasing"``
+                (numbers are only compared) or ``"absent"``. The default follows from ``seq``: ``"dense"`` for
+                a field, ``"increasing"`` for ``"queue"``, ``"absent"`` for none.
+            first_seq: the seq at which a run starts: a number, ``"first"`` (the first message that arrives),
+                or ``"lowest"`` (the lowest seq that arrives within ``gap_timeout_s``; the default).
+            start_timeout_s: how many seconds to wait for the first message of a run, before the run starts at
+                the lowest seq that has arrived. Default: ``gap_timeout_s`` for ``"lowest"``; where
+                ``first_seq`` is a number, a missing start is handled as any other gap.
+            gap_timeout_s: how many seconds to wait for a missing message (default 45). It must be longer than
+                the setting ``visibility_s``, unless ``prefer_latency`` is set.
+            on_gap: what happens after ``gap_timeout_s``: ``"skip"`` the gap and record that (the default),
+                ``"hold"`` the stream until the message arrives, or skip the gap and leave a
+                ``"dead-letter"``.
+            max_jump: how far a seq may be ahead of its run's last committed seq. A message beyond that is
+                dead-lettered as malformed, and nothing in between is skipped. ``None`` means no limit.
+                Default ``"auto"``: 1,000,000 where ``seq_kind`` is ``"dense"``, else no limit.
+            restart_after_s: for messages without a run whose numbers may start again. A lower seq begins a
+                new run if no message arrived for this many seconds before it (default: never). It must be
+                much longer than the setting ``visibility_s``.
+            on_late: what happens to a message that comes after its stream has passed its place:
+                ``"dead-letter"`` (the default) or ``"discard"``.
+            on_failure: what happens after ``max_tries`` failures: ``"skip"`` the message and dead-letter it
+                (the default), or ``"park"`` the stream.
+            prefer_latency: whether ``gap_timeout_s`` may be shorter than the setting ``visibility_s``
+                (default ``False``). Results then come sooner, but some messages may come too late.
+            max_tries: how many times a failing message is tried (default 3).
+            backoff: the delays between tries (default: from 0.2 to 10 seconds).
+            timeout_s: how many seconds a handler may run without progress before its slot is killed (default
+                30).
+            max_starts: how many openings of the stream may end in a crash at the same message before the
+                message is skipped as poison (default 5).
+            inbox_limit: the most messages of one key that wait in memory (default 256).
+            identity_window: how many of the newest identities are remembered to find duplicates, in streams
+                whose seqs don't show them (default 1024).
+            checkpoint_every: after how many handled messages a commit follows (default 1). A commit also
+                follows whenever no message waits.
+            checkpoint_after_ms: how many milliseconds handled messages wait for their commit at most (default
+                20).
+            idle_timeout_s: how many seconds without messages pass before the node releases the stream
+                (default: the setting ``idle_timeout_s``).
+            max_pending_effects: the number of pending effects of one key at which its messages wait
+                (default 1000, at most 100,000).
+            max_pending_bytes: the same for the sum of their bodies (default 4 MiB, at most 64 MiB).
+            effect_timeout_s: for how many seconds an effect waits for a target that takes nothing, before it
+                becomes a dead letter (default 24 hours, at most 30 days).
+            max_timers: how many timers one key can have (default 64, at most 1000).
+            models: the name of a declared model that the handler uses, or a tuple of names (default: none).
+                They are loaded before the stream opens.
+            results_to: a target, by name or URL, to which each result is sent as an effect under the stream's
+                key (default: none). Results are in the results log as well.
+            archive: the URL of an object store, such as ``s3://bucket/prefix`` or ``file:./archive``. Each
+                message is written to it before it is deleted from the queue, so that ``holdfast streams
+                replay`` can run a handler over it later (default: none).
 
         Raises ConfigError for a setting that is impossible.
         """
