@@ -603,17 +603,17 @@ class SimDevices(MemoryDevices):
         await self._node.clock.gate.enter()
         return events
 
-    def hear(self, event: Event) -> None:
+    def receive(self, event: Event) -> None:
         if isinstance(event, DeviceAnswer | Seen | Accepted):
             self.uplink.carry(partial(self._hear_in, self._ends, event))
         else:
-            super().hear(event)
+            super().receive(event)
 
     def _hear_in(self, ends: int, event: Event) -> None:
         if ends == self._ends:
             if isinstance(event, DeviceAnswer) and self._is_for(event.device):
                 self._world.answered.setdefault(event.id, self._world.clock.monotonic())
-            super().hear(event)
+            super().receive(event)
 
     def _is_for(self, device: str) -> bool:
         """All hear all, but only who serves a device's shard takes its answers."""

@@ -56,7 +56,7 @@ async def test_every_device_answers_what_it_was_asked(address: MqttAddress, devi
                 (name, f"1.{round_}.{name}") for name in NAMES
             }
         counts = fleet.counts
-    assert (counts.devices, counts.heard, counts.said) == (30, 150, 150)
+    assert (counts.devices, counts.received, counts.answered) == (30, 150, 150)
     assert (counts.crowded, counts.at_once) == (0, 1)
 
 
@@ -69,7 +69,7 @@ async def test_a_device_takes_its_time_and_one_command_at_a_time(
         for number in range(3):
             devices.publish(Command("d1", f"1.{number}.1", BODY))
         assert (await events.until(DeviceAnswer)).id == "1.0.1"
-        assert (fleet.counts.heard, fleet.counts.crowded, fleet.counts.at_once) == (3, 2, 2)
+        assert (fleet.counts.received, fleet.counts.crowded, fleet.counts.at_once) == (3, 2, 2)
 
 
 async def test_every_device_of_a_fleet_gives_signs_of_life(
@@ -141,7 +141,7 @@ async def test_a_command_that_a_fleet_s_dialect_fails_at_costs_no_device_its_con
         connection.flush()
         assert (await events.until(DeviceAnswer)).id == "1.1.1"
         assert fleet.connection is connection
-        assert fleet.counts.heard == 1
+        assert fleet.counts.received == 1
 
 
 async def test_the_fleet_comes_back_when_the_broker_does(broker: MosquittoServer) -> None:
@@ -154,7 +154,7 @@ async def test_the_fleet_comes_back_when_the_broker_does(broker: MosquittoServer
         await events.until(Connected)
         async with asyncio.timeout(LIMIT_S):
             number = 0
-            while not fleet.counts.said:
+            while not fleet.counts.answered:
                 number += 1
                 devices.publish(Command("d1", f"1.{number}.1", BODY))
                 await devices.events()

@@ -52,13 +52,13 @@ class Notes:
 
 def take_notes(terminal: Terminal, notes: Notes, correlated: bool) -> None:
     """Have a terminal note what it hears and says. ``correlated``: its answers name their commands."""
-    hear, said, dialect, clock = terminal.hear, terminal.said, JsonDialect(), SystemClock()
+    receive, finish, dialect, clock = terminal.receive, terminal.finish, JsonDialect(), SystemClock()
 
-    def noted_hear(command: str, payload: bytes, now: float) -> list[ScheduledAnswer]:
+    def noted_receive(command: str, payload: bytes, now: float) -> list[ScheduledAnswer]:
         notes.note("heard", terminal.device, dialect.read(payload).id)
-        return hear(command, payload, now)
+        return receive(command, payload, now)
 
-    def noted_said(answer: ScheduledAnswer) -> None:
+    def noted_finish(answer: ScheduledAnswer) -> None:
         named = answer.id if correlated else ""
         try:
             named = named or dialect.read(answer.payload).id
@@ -66,9 +66,9 @@ def take_notes(terminal: Terminal, notes: Notes, correlated: bool) -> None:
             named = "-"
         if not terminal.away(clock.monotonic()):  # else it is silent
             notes.note("said", terminal.device, named)
-        said(answer)
+        finish(answer)
 
-    terminal.hear, terminal.said = noted_hear, noted_said  # type: ignore[method-assign]
+    terminal.receive, terminal.finish = noted_receive, noted_finish  # type: ignore[method-assign]
 
 
 async def listen(notes: Notes) -> None:

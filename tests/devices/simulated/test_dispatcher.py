@@ -130,7 +130,7 @@ async def test_a_command_that_breaks_connections_fails_alone(site: Site) -> None
 async def test_a_command_that_the_broker_never_takes_fails_at_once(site: Site) -> None:
     await site.start(0, patience=PATIENCE)
     site.broker.listen("d0", lambda id_, payload: None)
-    with mock.patch.object(site.broker, "take", lambda devices, command, _: devices.hear(
+    with mock.patch.object(site.broker, "take", lambda devices, command, _: devices.receive(
         CommandRefused(command.device, command.id, "too large for mqtt://user:hunter2@host", final=True)
     )):  # fmt: skip
         entry = await site.until(await site.add("d0"), CommandState.FAILED, within_s=1.0)
@@ -150,7 +150,7 @@ async def test_a_command_that_the_broker_refuses_fails_after_all_tries(
 
     def refuse_one(devices: MemoryDevices, command: Command, payload: bytes) -> None:
         if command.device == "denied":
-            devices.hear(CommandRefused(command.device, command.id, "not allowed", counts=True))
+            devices.receive(CommandRefused(command.device, command.id, "not allowed", counts=True))
         else:
             take(devices, command, payload)
 
@@ -173,7 +173,7 @@ async def test_events_that_a_turn_could_not_store_go_to_the_next(site: Site) -> 
             take(devices, command, payload)
         else:
             refused.append(command.id)
-            devices.hear(CommandRefused(command.device, command.id, "busy"))
+            devices.receive(CommandRefused(command.device, command.id, "busy"))
 
     async def fail_once(request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
         for what in ("unsent", "seen"):

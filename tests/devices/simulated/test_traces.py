@@ -76,7 +76,7 @@ async def test_a_refused_command_fails_and_the_log_names_its_trace(
     await site.start(1, patience=PATIENCE)
 
     def refuse(devices: MemoryDevices, command: Command, payload: bytes) -> None:
-        devices.hear(CommandRefused(command.device, command.id, "too large", final=True))
+        devices.receive(CommandRefused(command.device, command.id, "too large", final=True))
 
     with mock.patch.object(site.broker, "take", refuse):
         await site.until(await site.add("d0", traceparent=PLACE), CommandState.FAILED)

@@ -1,4 +1,4 @@
-"""Simulated devices on a real broker: thousands on one connection, as well or as badly behaved as asked."""
+"""Simulated devices on a real broker: thousands on one connection, with a configured behaviour."""
 
 from holdfast.devices.fleet.fleet import Fleet, FleetCounts
 from holdfast.devices.services.memory.terminal import Behaviour

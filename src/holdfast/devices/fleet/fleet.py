@@ -25,17 +25,16 @@ log = structlog.get_logger(__name__)
 
 RECONNECT_S = 0.2
 TICK_S = 0.005
-"""Answers that are due within so long of each other leave together."""
+"""Seconds within which due answers are sent together."""
 
 
 class FleetCounts(msgspec.Struct, frozen=True):
-    """Counts of what became of a fleet's commands. ``crowded`` came while their device was still busy;
-    ``at_once`` is the most that any device had to do at a time. ``lost`` are commands and answers that were
-    lost."""
+    """The counts of a fleet's commands. ``crowded`` came while their device was busy; ``at_once`` is the most
+    that a device had at a time. ``lost`` are lost commands and answers."""
 
     devices: int
-    heard: int
-    said: int
+    received: int
+    answered: int
     lost: int
     crashes: int
     crowded: int
@@ -44,13 +43,14 @@ class FleetCounts(msgspec.Struct, frozen=True):
 
 
 class Fleet:
-    """Devices behind one broker. An asynchronous context manager; it comes back when the broker does.
+    """Simulated devices behind one broker, as an asynchronous context manager. It connects again when the
+    broker is back.
 
     Args:
-        address: the broker's, or its URL, such as ``mqtt://localhost``.
-        devices: their ids.
-        clock: of the system, unless given.
-        work: as ``Terminal``'s.
+        address: the broker's address, or its URL, such as ``mqtt://localhost``.
+        devices: the ids of the devices.
+        clock: the system's clock, unless given.
+        work: as for ``Terminal``.
     """
 
     def __init__(
@@ -74,25 +74,25 @@ class Fleet:
         self._dialect = dialect or JsonDialect()
         self._name = name
         self._once = Once(100)
-        self.connection = Connection(self._hear, self._address.version)
+        self.connection = Connection(self._receive, self._address.version)
         self._by_topic = {self._topics.command_to(device): t for device, t in self.terminals.items()}
         self._answers = {device: self._topics.topics_of(device)[0] for device in devices}
         self._due: list[tuple[float, int, Terminal, ScheduledAnswer]] = []
         self._number = 0
-        self._said = 0
+        self._answered = 0
         self._bell = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Return once all listen. Raises Unavailable if the broker isn't there."""
+        """Return once all devices listen. Raises Unavailable if the broker can't be reached."""
         await self._connect()
         spawn = asyncio.get_running_loop().create_task
-        self._tasks = [spawn(self._keep()), spawn(self._speak())]
+        self._tasks = [spawn(self._keep()), spawn(self._send_due())]
         if self.behaviour.heartbeat_s and self._topics.heartbeat:
             self._tasks.append(spawn(self._beat()))
 
     async def stop(self) -> None:
-        """Switch all off."""
+        """Switch all devices off."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -107,12 +107,12 @@ class Fleet:
 
     @property
     def counts(self) -> FleetCounts:
-        """The counts of what has happened so far."""
+        """The counts until now."""
         now, all_of_them = self._clock.monotonic(), self.terminals.values()
         return FleetCounts(
             devices=len(self.terminals),
-            heard=sum(terminal.heard for terminal in all_of_them),
-            said=self._said,
+            received=sum(terminal.received for terminal in all_of_them),
+            answered=self._answered,
             lost=sum(terminal.lost for terminal in all_of_them),
             crashes=sum(terminal.crashes for terminal in all_of_them),
             crowded=sum(terminal.crowded for terminal in all_of_them),
@@ -122,7 +122,7 @@ class Fleet:
 
     async def _connect(self) -> None:
         address = self._address
-        connection = Connection(self._hear, address.version)
+        connection = Connection(self._receive, address.version)
         await connection.connect(
             address.host,
             address.port,
@@ -146,7 +146,7 @@ class Fleet:
             except (Unavailable, OSError, TimeoutError):
                 await self._clock.sleep(RECONNECT_S)
 
-    def _hear(self, topic: str, payload: bytes, correlation: bytes) -> None:
+    def _receive(self, topic: str, payload: bytes, correlation: bytes) -> None:
         terminal = self._by_topic.get(topic)
         if terminal is None:
             return
@@ -156,9 +156,9 @@ class Fleet:
             return
         now = self._clock.monotonic()
         try:
-            answers = terminal.hear(command, payload, now)
+            answers = terminal.receive(command, payload, now)
         except Exception as error:  # noqa: BLE001 - the work is the user's, and may fail in any way
-            # All devices are on this connection, which would end.
+            # The error would end the connection of all devices.
             at = traceback.extract_tb(error.__traceback__)[-1]
             kind, place = type(error).__name__, f"{at.filename}:{at.lineno}"
             if self._once.first((kind, place)):
@@ -171,16 +171,16 @@ class Fleet:
             return
         for answer in answers:
             if answer.after_s <= 0:
-                self._say(terminal, answer)
+                self._send(terminal, answer)
             else:
                 self._number += 1
                 if not self._due or now + answer.after_s < self._due[0][0]:
                     self._bell.set()
                 heapq.heappush(self._due, (now + answer.after_s, self._number, terminal, answer))
 
-    def _say(self, terminal: Terminal, answer: ScheduledAnswer) -> None:
-        terminal.said(answer)
-        self._said += 1
+    def _send(self, terminal: Terminal, answer: ScheduledAnswer) -> None:
+        terminal.finish(answer)
+        self._answered += 1
         self.connection.publish(
             self._answers[terminal.device],
             answer.payload,
@@ -188,22 +188,22 @@ class Fleet:
             correlation=answer.id.encode(),
         )
 
-    async def _speak(self) -> None:
-        """Say what is due."""
+    async def _send_due(self) -> None:
+        """Send answers when they are due."""
         while True:
             now = self._clock.monotonic()
             while self._due and self._due[0][0] <= now:
                 _, _, terminal, answer = heapq.heappop(self._due)
                 if terminal.away(now):
-                    terminal.said(answer)
+                    terminal.finish(answer)
                 else:
-                    self._say(terminal, answer)
+                    self._send(terminal, answer)
             self._bell.clear()
             wait_s = max(self._due[0][0] - now, TICK_S) if self._due else None
             await self._clock.wait(self._bell, wait_s)
 
     async def _beat(self) -> None:
-        """Signs of life, spread over their interval."""
+        """Send heartbeats, spread over their interval."""
         beats = {device: self._topics.topics_of(device)[-1] for device in self.terminals}
         step_s = max(self.behaviour.heartbeat_s / len(beats), 0.05)
         at_once = max(round(len(beats) * step_s / self.behaviour.heartbeat_s), 1)

@@ -1,7 +1,7 @@
-"""The little of MQTT that simulated devices need, for very many of them on one connection.
+"""A small client of MQTT for very many simulated devices on one connection.
 
-Source: MQTT 3.1.1 and 5.0, OASIS standards. Packets are taken apart in place and acknowledged together, so
-that devices are never what a benchmark measures. QoS 2 is granted as 1.
+Source: MQTT 3.1.1 and 5.0, OASIS standards. Packets are read in place and acknowledged together, so that a
+benchmark doesn't measure the devices. QoS 2 is granted as 1.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from holdfast.devices.services.mqtt.packets import CORRELATION, read_properties
 from holdfast.errors import Unavailable
 
 Version = Literal["5", "3.1.1"]
-Heard = Callable[[str, bytes, bytes], None]
-"""Takes the topic, the payload, and the correlation data (empty if there are none)."""
+OnReceived = Callable[[str, bytes, bytes], None]
+"""Called with the topic, the payload, and the correlation data (empty if there are none)."""
 
 CONNECT, CONNACK, PUBLISH, PUBACK, SUBSCRIBE, SUBACK, PINGREQ, DISCONNECT = (
     0x10, 0x20, 0x30, 0x40, 0x82, 0x90, 0xC0, 0xE0,
@@ -31,9 +31,9 @@ TIMEOUT_S = 10.0
 class Connection(asyncio.Protocol):
     """One client of a broker, for one loop. ``lost`` is set at its end."""
 
-    def __init__(self, heard: Heard, version: Version = "5") -> None:
+    def __init__(self, on_received: OnReceived, version: Version = "5") -> None:
         self.lost = asyncio.Event()
-        self._heard = heard
+        self._on_received = on_received
         self._five = version == "5"
         self._transport: asyncio.Transport | None = None
         self._in = b""
@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol):
         password: str = "",
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Begin a session without a past. Raises Unavailable if the broker isn't there or refuses."""
+        """Begin a new session. Raises Unavailable if the broker can't be reached or refuses."""
         loop = asyncio.get_running_loop()
         welcome = self._answers[0] = loop.create_future()
         flags = 0x02 | (0x80 if username else 0) | (0x40 if password else 0)
@@ -73,7 +73,7 @@ class Connection(asyncio.Protocol):
         self._ping()
 
     async def subscribe(self, filters: Sequence[str], qos: int = 1) -> None:
-        """Return once the broker has granted it. Raises Unavailable if it doesn't."""
+        """Return once the broker has granted the subscription. Raises Unavailable if it refuses."""
         number = self._next_id()
         granted = self._answers[number] = asyncio.get_running_loop().create_future()
         body = _U16.pack(number) + (b"\0" if self._five else b"")
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
     def publish(
         self, topic: str, payload: bytes, *, qos: int = 0, correlation: bytes = b"", retain: bool = False
     ) -> None:
-        """Send with the next ``flush``, or at once if nothing else is being sent."""
+        """Send with the next ``flush``, which comes soon by itself."""
         body = text(topic) + (_U16.pack(self._next_id()) if qos else b"")
         if self._five:
             properties = (
@@ -99,13 +99,13 @@ class Connection(asyncio.Protocol):
         self._out.append(packet(PUBLISH | qos << 1 | retain, body + payload))
 
     def flush(self) -> None:
-        """Hand over what was published."""
+        """Send the published messages."""
         if self._out:
             self._write(b"".join(self._out))
             self._out.clear()
 
     async def end(self) -> None:
-        """Disconnect, and return once that is done."""
+        """Disconnect, and wait for the end."""
         if self._transport is None:
             return
         self.flush()
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
         except TimeoutError:
             self._transport.abort()
 
-    # What asyncio calls
+    # Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
             correlation = None
             if self._five:
                 at, correlation = read_properties(data, at)
-            self._heard(topic, data[at:end], correlation or b"")
+            self._on_received(topic, data[at:end], correlation or b"")
         elif kind == CONNACK:
             self._resolve(0, data[at:end])
         elif kind == SUBACK:
@@ -189,18 +189,18 @@ class Connection(asyncio.Protocol):
 
 
 def packet(kind: int, body: bytes) -> bytes:
-    """A packet with its header."""
+    """Return a packet with its header."""
     return bytes((kind,)) + varint(len(body)) + body
 
 
 def text(value: str) -> bytes:
-    """Text with its length before it."""
+    """Return a text after its length."""
     encoded = value.encode()
     return _U16.pack(len(encoded)) + encoded
 
 
 def varint(number: int) -> bytes:
-    """A number of variable length."""
+    """Return a number of variable length."""
     if number < 0x80:
         return bytes((number,))
     digits = bytearray()

@@ -1,4 +1,4 @@
-"""The port for brokers of other URL schemes, which packages register."""
+"""The port of brokers, which packages register by URL schemes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ BROKERS = "holdfast.devices"
 
 
 class BrokerService:
-    """Base class for what connects to devices at URLs of some schemes (``devices_url``). An adapter's package
-    registers an object of a subclass in the group :data:`BROKERS`, under each scheme.
+    """Base class of brokers at URLs of some schemes (``devices_url``). A package registers an object of a
+    subclass in the group :data:`BROKERS`, under each scheme.
 
     Attributes:
         example: a URL that the service serves, for error messages.
@@ -20,8 +20,8 @@ class BrokerService:
     example = ""
 
     def devices(self, url: str, spec: OutboxSpec, clock: Clock) -> Connect:
-        """Return a function that makes the :class:`Devices` of each shard of an outbox. It doesn't connect.
-        Raises ConfigError for a URL that is wrong, and for an outbox that the broker can't serve."""
+        """Return a function that makes the :class:`Devices` of each shard of an outbox. Raises ConfigError
+        for a wrong URL, and for an outbox that the broker can't serve."""
         raise NotImplementedError
 
     async def time_ms(self, url: str, clock: Clock) -> tuple[float, str]:

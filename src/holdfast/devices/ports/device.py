@@ -1,7 +1,7 @@
-"""Devices: commands go out to them, and answers and signs of life come back, through a broker.
+"""Devices behind a broker: they get commands, and send answers and signs of life.
 
-One ``Devices`` is one identity at the broker: that of a shard of devices. Whoever connects under it later
-cuts off whoever held it before, so a dispatcher that lost its shard can't send any more.
+A ``Devices`` is one identity at the broker, that of a shard. A later connection under it cuts off the earlier
+one, so a dispatcher that lost its shard can't send any more.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import msgspec
 
 
 class Command(msgspec.Struct, frozen=True):
-    """One try to have a device do something.
+    """One try of a command.
 
-    ``id`` is unique to this try of this message: the answer brings it back, beside the payload where the
-    protocol can (``Devices.correlates``), else inside it. Printable ASCII, 128 characters at most.
-    A broker that can drops the command if it couldn't deliver it within ``expires_s`` (0: it may keep it).
-    ``traceparent`` is its place in a trace, which goes along where the protocol has room for it ("": none).
+    Attributes:
+        id: unique to the try. The answer returns it, beside the payload if the protocol can
+            (``Devices.correlates``), else inside. Printable ASCII, 128 characters at most.
+        expires_s: the broker drops the command after these seconds if it can; 0: it may keep it.
+        traceparent: its place in a trace, for protocols with room for it; empty if it has none.
     """
 
     device: str
@@ -29,10 +30,8 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The broker has taken the command; that says nothing of the device. An answer may come before this.
-
-    ``nobody``: the broker knows of nobody who would get it, so the device isn't there. Not all brokers tell.
-    """
+    """The broker has taken the command. An answer may come before this event. ``no_receiver``: the broker
+    reports that no device gets it; not all brokers do."""
 
     device: str
     id: str
@@ -40,9 +39,8 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class CommandRefused(msgspec.Struct, frozen=True):
-    """The broker didn't take the command: nothing reached the device, and ``reason`` says why. ``final``: it
-    never will take this one. ``counts``: it won't unless an operator changes what it allows, so that the try
-    counts."""
+    """The broker didn't take the command, so it didn't reach the device. ``final``: it never will take it.
+    ``counts``: it won't before an operator changes its rules, so that the try counts."""
 
     device: str
     id: str
@@ -52,12 +50,9 @@ class CommandRefused(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The connection ended before the broker took the command. It may have reached the device; it isn't
-    sent again by itself.
-
-    ``suspect``: it is the first that the broker hadn't taken, and so may be what the broker ended the
-    connection for: some do where a message is larger than they take, and say no word.
-    """
+    """The connection ended before the broker took the command, which may have reached the device.
+    ``suspect``: it was the first such command, and the broker may have ended the connection because of it.
+    Some do that, without a reason, if a message is too large."""
 
     device: str
     id: str
@@ -65,8 +60,8 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class DeviceAnswer(msgspec.Struct, frozen=True):
-    """A device answered. ``device`` is where the answer came from, whatever its payload claims; ``id`` is
-    what it says it answers, and proves nothing. ``ok`` is False if the device says it couldn't."""
+    """A device answered. ``device`` is the sender, whatever the payload has; ``id`` is as the device sent it,
+    and proves nothing. ``ok`` is False if the device reports a failure."""
 
     device: str
     id: str
@@ -75,7 +70,7 @@ class DeviceAnswer(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A device gave a sign of life (an answer is one too, and not told twice)."""
+    """A device gave a sign of life other than an answer."""
 
     device: str
 
@@ -85,8 +80,8 @@ class Connected(msgspec.Struct, frozen=True):
 
 
 class Disconnected(msgspec.Struct, frozen=True):
-    """Nothing can be sent until ``Connected``. ``taken``: another has connected under the same identity, or
-    the owner's word for it is gone; this one stays away for good."""
+    """Nothing can be sent until ``Connected``. ``taken_over``: another has connected under the same identity
+    or owns the shard, and this one never connects again."""
 
     reason: str
     taken_over: bool = False
@@ -99,10 +94,9 @@ class Devices(Protocol):
     """The devices of one shard.
 
     Attributes:
-        max_payload: largest payload of a command in bytes, as far as known; a broker may lower it when it
-            is connected to.
-        correlates: the protocol carries a command's ``id`` beside the payload, and devices may bring it
-            back so. Where False, and for devices that don't, it travels inside the payload.
+        max_payload: the largest payload in bytes, as far as known; a connected broker may lower it.
+        correlates: the protocol has a command's ``id`` beside the payload, and devices may return it so.
+            Otherwise it is inside the payload.
         reports_no_receiver: ``Accepted.no_receiver`` can be True.
     """
 
@@ -111,30 +105,25 @@ class Devices(Protocol):
     reports_no_receiver: bool
 
     async def start(self) -> None:
-        """Begin to connect; returns at once, ``Connected`` tells. Raises ConfigError for settings that no
-        retry can help."""
+        """Begin to connect, without waiting for it. Raises ConfigError for settings that can't work."""
 
     def watch(self, devices: Iterable[str]) -> None:
-        """Hear what these devices say from now on, in this connection and later ones. A device that a
-        command is sent to is watched anyway; an adapter may hear all of them unasked."""
+        """Receive messages of these devices, in this connection and later ones. A device with a sent command
+        is watched anyway, and an adapter may receive messages of all devices."""
 
     def publish(self, command: Command) -> None:
-        """Send a command, soon; ``Accepted``, ``CommandRefused`` or ``Lost`` follows, once, with its id.
-
-        Never waits. Raises Unavailable while not connected (nothing happens), TooLarge over ``max_payload``,
-        InvalidMessage for a device that makes no topic or a payload that can't carry the id.
-        """
+        """Send a command soon, without waiting. ``Accepted``, ``CommandRefused`` or ``Lost`` follows once,
+        with its id. Raises Unavailable while not connected, TooLarge over ``max_payload``, InvalidMessage for
+        an invalid device id or a payload that can't carry the command's id."""
 
     async def events(self) -> list[Event]:
-        """Wait until something has happened, and return all that has, in order; for one caller at a time.
-        Once closed, return what is left, and then nothing, without waiting.
-
-        Answers that are retained, can't be understood or come from no device are not among them.
-        """
+        """Wait for events, and return them in order, to one caller at a time. After ``close``, return the
+        remaining ones and then none, without waiting. Retained and unreadable answers are left out."""
 
     async def close(self) -> None:
-        """Disconnect in good order and let ``events`` end."""
+        """Disconnect in good order, and end ``events``."""
 
 
 Connect = Callable[[str, Callable[[], Awaitable[bool]]], Devices]
-"""Makes the devices of a shard: given its identity at the broker, and what tells whether it is still ours."""
+"""Makes the devices of a shard, given its identity at the broker and a function that returns whether this
+node still owns it."""

@@ -1,8 +1,8 @@
-"""The outbox store: commands to devices, written in the caller's own transaction, and their devices' heads.
+"""The outbox store: commands to devices, added in the caller's own transaction, and the heads of their
+devices.
 
-Callers only ever add rows. The owner of a shard, known by the epoch that the store issued, changes them, in
-turns (:mod:`holdfast.devices.rules.device_turn`): one transaction for answers, results, next heads and what
-goes out.
+Callers only add rows. The owner of a shard, known by the epoch that the store issued, changes them in turns
+(:mod:`holdfast.devices.rules.device_turn`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from holdfast.devices.rules.device_turn import Rollout, TurnRequest, TurnResult
 from holdfast.errors import Fenced
 
 OnResult = Callable[[Any, StoredCommand], None]
-"""Called in the transaction that closes a command, with what that transaction is written with."""
+"""Called with the session of the transaction that closes a command, and the command."""
 
 
 class NewCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A command to be added. See ``Outbox.add`` for the fields; ``shard`` and ``lane`` follow from them, and
-    from the numbers of these with which the outbox was made ready, once it was.
+    """A command to be added. See ``Outbox.add`` for the fields. A store sets ``shard`` and ``lane`` by the
+    numbers of a prepared outbox.
 
-    ``created_at`` is what the caller's clock says; its other times are meant from then on. That clock may be
-    wrong: a store moves all of them by as much as its own is ahead of it. With 0 they are the store's own."""
+    ``created_at`` is the caller's time, to which the other times are relative. A store shifts all of them to
+    its own clock; with 0 they are by the store's clock already."""
 
     outbox: str
     device: str
@@ -45,7 +45,7 @@ class NewCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def on_store_clock(command: NewCommand, now: float) -> NewCommand:
-    """``command`` as it is stored ``now``, which is what the store's clock says."""
+    """Return ``command`` with its times by the store's clock, which is at ``now``."""
     ahead_s = now - command.created_at
     if not command.created_at:
         return command
@@ -58,7 +58,8 @@ def on_store_clock(command: NewCommand, now: float) -> NewCommand:
 
 
 def place_command(command: NewCommand, shards: int, lanes: int) -> NewCommand:
-    """Return ``command`` where an outbox with so many shards and lanes has it, whatever its program says."""
+    """Return ``command`` in its place among these numbers of shards and lanes. Its program may assume
+    others."""
     key = command.supersede_key
     lane = command.lane if key is None else crc32(key.encode())
     shard = shard_of(command.device, shards)
@@ -73,7 +74,7 @@ def fenced(outbox: str, shard: int, epoch: int) -> Fenced:
 
 
 class WriterSettings(msgspec.Struct, frozen=True):
-    """The settings of an outbox that programs in other languages need, to add commands to its tables."""
+    """The settings of an outbox for programs in other languages, which add commands to its tables."""
 
     lanes: int = 1
     expires_in_s: float | None = None
@@ -81,9 +82,8 @@ class WriterSettings(msgspec.Struct, frozen=True):
 
 
 class DeviceStatus(msgspec.Struct, frozen=True):
-    """The known state of a device. ``phases`` are those of its lanes; ``waiting`` counts its commands that
-    are not closed, up to a thousand; ``seen_at`` is a wall time, as of which it was there or ``away``.
-    ``paused``: it alone, whatever its outbox is."""
+    """The stored state of a device. ``phases`` are those of its lanes; ``waiting`` counts its open commands,
+    up to a thousand; ``seen_at`` is a wall time. ``paused``: the device itself, not its outbox."""
 
     outbox: str
     device: str
@@ -96,7 +96,7 @@ class DeviceStatus(msgspec.Struct, frozen=True):
 
 
 class KnownDevice(msgspec.Struct, frozen=True):
-    """A device that has had commands: when it was last seen, if ever, and whether it was ``away`` then."""
+    """A device that has had commands, with its stored presence."""
 
     device: str
     seen_at: float | None
@@ -105,82 +105,81 @@ class KnownDevice(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class Writer(Protocol):
-    """A writer of commands in somebody's transaction. Where only a connection of a database is given, an
-    adapter makes a writer of it."""
+    """A writer of commands in the caller's transaction."""
 
     def add(self, commands: Sequence[NewCommand]) -> list[int]:
-        """Add commands of one outbox, in this order; returns their ids. One whose ``dedupe_key`` its device
-        has already is not added: its id is that of the standing one."""
+        """Add commands of one outbox, in this order, and return their ids. A command whose ``dedupe_key`` its
+        device already has isn't added, and has the id of the existing one."""
 
     def add_rollout(
         self, outbox: str, name: str, total: int, rate: float | None, abort_share: float, created_at: float
     ) -> int:
-        """Add a rollout that commands may name; returns its id."""
+        """Add a rollout, and return its id."""
 
     def cancel(
         self, outbox: str, *, command: int = 0, device: str = "", supersede_key: str | None = None
     ) -> int:
-        """Ask for scheduled commands back: the one with this id, or those of a device, of a key, or of both.
-        Once this is committed the next turn lets those fail that aren't out by then. Returns how many are
-        scheduled, as this transaction sees it; what is added later isn't meant."""
+        """Mark scheduled commands as cancelled: the one with this id, or all of a device, of a key, or of
+        both. After the commit the next turn closes those that are still scheduled. Return how many are
+        scheduled, as this transaction sees it; later ones aren't cancelled."""
 
     def pause(self, outbox: str, device: str, at: float) -> None:
-        """Have nothing sent to a device from now on, or to any of the outbox if that is empty. What has been
-        paused already stays so."""
+        """Pause a device, or all of the outbox if it is empty. An earlier pause keeps its time."""
 
     def resume(self, outbox: str, device: str) -> bool:
-        """End a pause, exactly as it was made; False if there is none."""
+        """End a pause of exactly this device or outbox; return False if there is none."""
 
 
 class OutboxStore(Protocol):
-    """The table of commands, and the heads of their devices. Methods raise Unavailable where nothing
-    happened, and OutcomeUnknown where a change may have."""
+    """The tables of outboxes. Methods raise Unavailable if nothing was changed, and OutcomeUnknown if a
+    change may have happened."""
 
     async def prepare(self, outbox: str, shards: int, settings: WriterSettings = WriterSettings()) -> None:  # noqa: B008
-        """Make an outbox ready. Raises ConfigError if it has another number of shards, or the database
-        can't be used."""
+        """Make an outbox ready. Raises ConfigError if it has another number of shards, or the database can't
+        be used."""
 
     async def names(self) -> list[str]:
-        """The names of the outboxes that were made ready, in order."""
+        """Return the names of the prepared outboxes, in order."""
 
     async def writer_settings(self, outbox: str) -> WriterSettings | None:
-        """Return what ``prepare`` was last told; None for an outbox that was never made ready."""
+        """Return the settings of the last ``prepare``; None for an outbox that was never prepared."""
 
     async def describe(self) -> str:
-        """Describe in words what holds the tables, its version, and which are missing. Change nothing."""
+        """Describe the database, its version and the missing tables, in words. Change nothing."""
 
     async def epochs(self, outbox: str) -> Mapping[int, int]:
-        """The standing epoch of every shard."""
+        """Return the current epoch of every shard."""
 
     async def open(self, outbox: str, shard: int, expect: int, member: str) -> int:
-        """Issue a higher epoch if ``expect`` stands, and return it. Raises Fenced if another does."""
+        """Issue a higher epoch if ``expect`` is the current one, and return it. Raises Fenced if it isn't."""
 
     async def known_devices(self, outbox: str, shard: int) -> list[KnownDevice]:
-        """The devices of a shard that have had commands, and how they were when it was last stored."""
+        """Return the devices of a shard that have had commands, with their stored presence."""
 
     async def in_flight(self, outbox: str, shards: Collection[int]) -> int:
-        """Count the lanes of devices of these shards in which an answer is waited for."""
+        """Count the lanes of these shards in which an answer is awaited."""
 
     async def take_turn(self, request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
-        """Take a turn. ``on_result`` is called once for each command that closes, in the same transaction;
-        where it fails, the command closes without it, and a later sweep calls it again.
+        """Take a turn. ``on_result`` is called once for each closed command, in the same transaction. If it
+        fails, the command closes without it, and a later sweep calls it again.
 
-        Where the database has crashed since the last turn, however that was noticed, it raises Unavailable
-        once: the crash may have taken back turns of the last moments that closed nothing."""
+        If the database has crashed since the last turn, raise Unavailable once: the crash may have undone
+            recent
+        turns that closed nothing."""
 
     async def pending_briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
-        """Closed commands of these shards whose end is to be told as a brief (``TurnRequest.brief``), in any
-        order. They stand until ``briefed``, whoever dies."""
+        """Return closed commands of these shards with pending briefs (``TurnRequest.brief``), in any
+        order."""
 
-    async def confirm_briefs(self, outbox: str, told: Sequence[StoredCommand]) -> None:
-        """Forget that these ends are to be told. A later end of the same command isn't meant."""
+    async def confirm_briefs(self, outbox: str, sent: Sequence[StoredCommand]) -> None:
+        """Delete the pending briefs of these ends. The brief of a later end of the same command stays."""
 
     async def next_due(self, outbox: str, shards: Sequence[int]) -> float | None:
-        """The wall time at which a head of these shards is due, if any is."""
+        """Return the earliest due time (wall time) of a head of these shards, if there is one."""
 
     async def wait_for_arrival(self, outbox: str, timeout_s: float) -> None:
-        """Wait until commands have been added to the outbox by anybody, or ``timeout_s`` at most. An
-        addition since the last call ends it at once."""
+        """Wait until a command is added to the outbox, or was since the last call, or ``timeout_s`` have
+        passed."""
 
     async def add(self, commands: Sequence[NewCommand]) -> list[int]:
         """Add commands in a transaction of their own."""
@@ -188,14 +187,14 @@ class OutboxStore(Protocol):
     async def fill(
         self, outbox: str, shard: int, epoch: int, source: str, cursor: str, commands: Sequence[NewCommand]
     ) -> None:
-        """Add a page of commands and keep its ``cursor``, in one transaction. Raises Fenced if ``epoch`` is
+        """Add a page of commands and store its ``cursor``, in one transaction. Raises Fenced if ``epoch`` is
         not the shard's."""
 
     async def cursor(self, outbox: str, source: str) -> str | None:
-        """The cursor that the last page left."""
+        """Return the cursor of the last page."""
 
     async def count_waiting(self, outbox: str, limit: int) -> int:
-        """Return how many commands are scheduled; count no further than ``limit``."""
+        """Count the scheduled commands, up to ``limit``."""
 
     async def commands(
         self,
@@ -207,32 +206,33 @@ class OutboxStore(Protocol):
         device: str = "",
         newest: bool = False,
     ) -> list[StoredCommand]:
-        """Commands with an id above ``after``, in order; the ``newest`` first if so asked, and then those
-        with an id below ``after``, unless that is 0."""
+        """Return commands with an id above ``after``, in order. With ``newest`` the newest come first, and
+        those with an id below ``after`` unless that is 0."""
 
     async def command(self, command: int) -> StoredCommand | None:
-        """One command."""
+        """Return one command."""
 
     async def retry(self, command: int) -> bool:
-        """Schedule a failed or expired command anew, without expiry; its rollout counts it as failed no more.
-        False if it is neither, its end is yet to be told, its rollout was aborted, or its device has a newer
-        command with its ``supersede_key``, whatever has become of that one."""
+        """Schedule a failed or expired command again, without expiry, and correct its rollout's count. Return
+        False if it is in another state, its end isn't reported yet, its rollout was aborted, or its device
+        has a newer command with its ``supersede_key``, in whatever state."""
 
     async def cancel(self, command: int) -> bool:
-        """Let a scheduled command fail, for its rollout too; False if it isn't. ``on_result`` hears of it
-        in the next sweep."""
+        """Close a scheduled command as failed; return False if it isn't scheduled. The next sweep calls
+        ``on_result``."""
 
     async def cancel_all(self, outbox: str, *, device: str = "", supersede_key: str | None = None) -> int:
-        """Ask for the scheduled commands of a device, of a key, or of both, as ``Writer.cancel`` does."""
+        """Cancel the scheduled commands of a device, of a key, or of both, as ``Writer.cancel`` does."""
 
     async def pause(self, outbox: str, device: str = "") -> None:
-        """Have nothing sent to a device, or to any, until it is resumed; answers are heard as ever."""
+        """Send nothing to a device, or to any, until it is resumed. Answers count."""
 
     async def resume(self, outbox: str, device: str = "") -> bool:
-        """End that pause; False if there is none."""
+        """End a pause; return False if there is none."""
 
     async def paused(self, outbox: str) -> Mapping[str, float]:
-        """The devices that are paused, each with the wall time since when; an empty name is all of them."""
+        """Return the paused devices, each with the wall time of its pause. An empty name means all
+        devices."""
 
     async def counts(self, outbox: str) -> Mapping[CommandState, int]:
         """Count the commands in each state."""
@@ -240,24 +240,23 @@ class OutboxStore(Protocol):
     async def devices(
         self, outbox: str, *, after: str = "", limit: int = 100, device: str = ""
     ) -> list[DeviceStatus]:
-        """Devices in order, after the device ``after``; or one."""
+        """Return devices in order, after the device ``after``; or one device."""
 
     async def rollouts(
         self, outbox: str, *, after: int = 0, limit: int = 100, newest: bool = False
     ) -> list[Rollout]:
-        """Rollouts with an id above ``after``, in order; the ``newest`` first if so asked, and then those
-        with an id below ``after``, unless that is 0."""
+        """Return a page of rollouts, as ``commands`` does."""
 
     async def abort(self, outbox: str, rollout: int) -> bool:
-        """Send nothing more of a rollout: what of it is scheduled fails by the next sweep. What is out may
-        still succeed. False if there is no such rollout, or it is over or aborted."""
+        """Abort a rollout: its scheduled commands fail by the next sweep. Return False if it is unknown, over
+        or aborted."""
 
     async def now(self) -> float:
-        """The wall time of the database's clock."""
+        """Return the wall time of the database's clock."""
 
     async def delete_closed(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
-        """Drop up to ``limit`` commands that closed before this wall time and whose result is told, or move
-        them to the archive, which nothing here reads; returns how many. Call again until it is 0."""
+        """Delete up to ``limit`` commands that closed before this wall time and whose end is reported, or
+        move them to the archive. Return how many; 0 if none is left."""
 
     async def close(self) -> None:
-        """Release connections; ends calls that wait."""
+        """Release connections, and end waiting calls."""

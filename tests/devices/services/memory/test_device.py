@@ -88,7 +88,7 @@ async def test_a_fleet_lives_as_its_seed_says(clock: Clock) -> None:
         fleet.stop()
         story = sorted(f"{event}" for event in await devices.events())
         await devices.close()
-        return [*story, *(f"{t.heard} {t.crowded}" for t in fleet.terminals.values())]
+        return [*story, *(f"{t.received} {t.crowded}" for t in fleet.terminals.values())]
 
     first = await life("a")
     assert first == await life("a")
@@ -113,23 +113,23 @@ async def test_a_fleet_lives_as_its_seed_says(clock: Clock) -> None:
 )
 def test_a_simulated_device_misbehaves_as_configured(behaviour: Behaviour, ids: list[str]) -> None:
     terminal = Terminal("7", behaviour, "seed")
-    said = terminal.hear("1.2.1", BODY, 0)
+    said = terminal.receive("1.2.1", BODY, 0)
     assert [answer.id for answer in said] == ids
     assert all(answer.after_s == 7 * behaviour.late for answer in said)
 
 
 def test_a_device_does_one_thing_at_a_time() -> None:
     terminal = Terminal("7", Behaviour(latency_s=1), "seed")
-    (answer,) = terminal.hear("a", BODY, 0)
-    assert terminal.hear("b", BODY, 0.5) == []
-    assert (terminal.heard, terminal.crowded, terminal.at_once) == (2, 1, 2)
-    terminal.said(answer)
-    assert [answer.id for answer in terminal.hear("c", BODY, 1)] == ["c"]
+    (answer,) = terminal.receive("a", BODY, 0)
+    assert terminal.receive("b", BODY, 0.5) == []
+    assert (terminal.received, terminal.crowded, terminal.at_once) == (2, 1, 2)
+    terminal.finish(answer)
+    assert [answer.id for answer in terminal.receive("c", BODY, 1)] == ["c"]
 
 
 def test_a_device_that_crashed_is_away_for_a_while() -> None:
     terminal = Terminal("7", Behaviour(crash=1, crash_s=5), "seed")
-    assert terminal.hear("a", BODY, 0) == []
+    assert terminal.receive("a", BODY, 0) == []
     assert terminal.away(4.9)
     assert not terminal.away(5)
 

@@ -29,8 +29,8 @@ def test_every_setting_of_a_url_is_parsed() -> None:
 @pytest.mark.parametrize(
     "url, said",
     [
-        ("http://broker", "no MQTT"),
-        ("", "no MQTT"),
+        ("http://broker", "not MQTT"),
+        ("", "not MQTT"),
         ("mqtt://", "HOST"),
         ("mqtt://a,b", "HOST"),
         ("mqtt://broker:0", "HOST"),

@@ -1,4 +1,4 @@
-"""Devices in memory, behind a broker that can be cut off, stopped, and taken over."""
+"""Devices in memory, behind a broker whose connections can be cut, stopped and taken over."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from holdfast.extend import Clock
 DIALECT = JsonDialect()
 
 TerminalListener = Callable[[str, bytes], None]
-"""Takes a command's id, empty if only the payload has it, and its payload."""
+"""Called with a command's id, empty if only the payload has it, and the payload."""
 
 
 class MemoryBroker:
-    """Carries commands to devices that listen, and what they say to whoever is connected.
+    """A broker that delivers commands to listening devices, and their messages to all connections.
 
-    ``correlates``: ids travel beside payloads, as on MQTT 5; else inside them, as on 3.1.1. Every step takes
-    ``delay_s``. ``lose`` is asked about each command that the broker has taken, and may have it vanish.
+    ``correlates``: ids are beside payloads, as on MQTT 5; otherwise inside, as on 3.1.1. Every step takes
+    ``delay_s``. ``lose`` is called with each command that the broker has taken, and returns whether it
+    vanishes.
     """
 
     def __init__(
@@ -51,49 +52,48 @@ class MemoryBroker:
         self._line: deque[Callable[[], object]] = deque()
         self._steps: set[asyncio.Task[None]] = set()
 
-    # Devices' side
+    # Calls of devices
 
     def listen(self, device: str, listener: TerminalListener) -> None:
-        """A device is there."""
+        """Connect a device."""
         self._listeners[device] = listener
 
     def leave(self, device: str) -> None:
-        """A device is gone."""
+        """Disconnect a device."""
         self._listeners.pop(device, None)
 
     def answer(self, device: str, id: str, payload: bytes, *, retained: bool = False) -> None:  # noqa: A002
-        """A device says something where its answers are read. What is retained is no answer."""
+        """Send a device's answer. A retained message isn't one."""
         if not retained:
-            self.later(lambda: self._tell(device, id, payload))
+            self.later(lambda: self._deliver_answer(device, id, payload))
 
     def heartbeat(self, device: str) -> None:
-        """A device gives a sign of life."""
-        self.later(lambda: self._all_hear(Seen(device)))
+        """Send a device's sign of life."""
+        self.later(lambda: self._deliver(Seen(device)))
 
     # Faults
 
     def cut(self, identity: str, reason: str = "the connection is gone") -> None:
-        """End the connection of an identity, which comes back by itself. What was under way either way may
-        be lost."""
+        """End the connection of an identity, which connects again. Messages under way may be lost."""
         if (devices := self._connected.pop(identity, None)) is not None:
             devices.cut_off(reason, taken_over=False)
 
     def stop(self) -> None:
-        """End all connections and take none."""
+        """End all connections, and refuse new ones."""
         self.running = False
         for identity in list(self._connected):
             self.cut(identity, "the broker is gone")
 
     def resume(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         self.running = True
         self._bell.set()
         self._bell = asyncio.Event()
 
-    # The adapter's side
+    # Calls of the adapter
 
     async def connect(self, devices: MemoryDevices) -> None:
-        """Return once connected; whoever was connected under that identity is cut off."""
+        """Connect, and cut off an earlier connection under the same identity."""
         while not self.running:
             await self.clock.wait(self._bell, None)
         before = self._connected.pop(devices.identity, None)
@@ -102,12 +102,12 @@ class MemoryBroker:
             before.cut_off("another connected under the same identity", taken_over=True)
 
     def disconnect(self, devices: MemoryDevices) -> None:
-        """As asked by it."""
+        """End a connection."""
         if self._connected.get(devices.identity) is devices:
             del self._connected[devices.identity]
 
     def take(self, devices: MemoryDevices, command: Command, payload: bytes) -> None:
-        """A command is under way to the broker, and from there to its device."""
+        """Carry a command to the broker, and from there to its device."""
 
         def arrive() -> None:
             if self._connected.get(devices.identity) is not devices:
@@ -120,18 +120,18 @@ class MemoryBroker:
         self.later(arrive)
 
     def later(self, act: Callable[[], object]) -> None:
-        """Do so after ``delay_s``, in order."""
+        """Call ``act`` after ``delay_s``, in order."""
 
         async def step() -> None:
             await self.clock.sleep(self.delay_s)
-            self._line.popleft()()  # timers of one instant may go off in any order
+            self._line.popleft()()  # timers of the same time may go off in any order
 
         self._line.append(act)
         task = asyncio.get_running_loop().create_task(step())
         self._steps.add(task)
         task.add_done_callback(self._steps.discard)
 
-    def _tell(self, device: str, id: str, payload: bytes) -> None:  # noqa: A002
+    def _deliver_answer(self, device: str, id: str, payload: bytes) -> None:  # noqa: A002
         event: Event
         try:
             reading = DIALECT.read(payload)
@@ -139,15 +139,15 @@ class MemoryBroker:
             event = DeviceAnswer(device, named, payload, reading.ok) if named else Seen(device)
         except InvalidMessage:
             event = DeviceAnswer(device, id, payload) if self.correlates and id else Seen(device)
-        self._all_hear(event)
+        self._deliver(event)
 
-    def _all_hear(self, event: Event) -> None:
+    def _deliver(self, event: Event) -> None:
         for devices in self._connected.values():
-            devices.hear(event)
+            devices.receive(event)
 
 
 class MemoryDevices(Devices):
-    """One identity at a broker in memory. Hears all devices."""
+    """One identity at a broker in memory. It receives messages of all devices."""
 
     reports_no_receiver = True
 
@@ -175,7 +175,7 @@ class MemoryDevices(Devices):
         self._connect()
 
     def watch(self, devices: Iterable[str]) -> None:
-        """All are heard anyway."""
+        """Do nothing: messages of all devices are received."""
 
     def publish(self, command: Command) -> None:
         check_device(command.device)
@@ -201,28 +201,28 @@ class MemoryDevices(Devices):
         self._closed = True
         self._bell.set()
 
-    # What the broker tells
+    # Calls of the broker
 
-    def hear(self, event: Event) -> None:
-        """Something happened."""
+    def receive(self, event: Event) -> None:
+        """Take an event."""
         self._events.append(event)
         self._bell.set()
 
     def accepted(self, command: Command, *, no_receiver: bool) -> None:
-        """The broker has the command."""
+        """Take the broker's confirmation of a command."""
         if self._sent.pop(command.id, None) is not None:
-            self.hear(Accepted(command.device, command.id, no_receiver))
+            self.receive(Accepted(command.device, command.id, no_receiver))
 
     def cut_off(self, reason: str, *, taken_over: bool) -> None:
-        """The connection is over; unless it was ``taken_over`` another follows."""
+        """End the connection; connect again unless it was ``taken_over``."""
         if self._life is not None:
             self._life.cancel()
         if self._up:
             for place, command in enumerate(self._sent.values()):
-                self.hear(Lost(command.device, command.id, suspect=place == 0))
+                self.receive(Lost(command.device, command.id, suspect=place == 0))
             self._sent.clear()
             self._up = False
-            self.hear(Disconnected(reason, taken_over=taken_over and reason != "closed"))
+            self.receive(Disconnected(reason, taken_over=taken_over and reason != "closed"))
         if not taken_over:
             self._connect()
 
@@ -234,14 +234,14 @@ class MemoryDevices(Devices):
             try:
                 if await self._still_ours():
                     break
-                self.hear(Disconnected("another owns it now", taken_over=True))
+                self.receive(Disconnected("another owns it now", taken_over=True))
             except Unavailable:
                 await self._broker.clock.sleep(self._retry_s)
             else:
                 return
         await self._broker.connect(self)
         self._up = True
-        self.hear(Connected())
+        self.receive(Connected())
 
 
 class MemoryFleet:
@@ -261,30 +261,30 @@ class MemoryFleet:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Switch them on."""
+        """Switch the devices on."""
         for terminal in self.terminals.values():
             self._broker.listen(terminal.device, self._listener(terminal))
             if self._behaviour.heartbeat_s:
                 self._spawn(self._beat(terminal))
 
     def stop(self) -> None:
-        """Switch them off."""
+        """Switch the devices off."""
         for device in self.terminals:
             self._broker.leave(device)
         for task in self._tasks:
             task.cancel()
 
     def _listener(self, terminal: Terminal) -> TerminalListener:
-        def hear(command: str, payload: bytes) -> None:
+        def receive(command: str, payload: bytes) -> None:
             named = command or DIALECT.read(payload).id
-            for answer in terminal.hear(named, payload, self._broker.clock.monotonic()):
-                self._spawn(self._say(terminal, answer))
+            for answer in terminal.receive(named, payload, self._broker.clock.monotonic()):
+                self._spawn(self._answer(terminal, answer))
 
-        return hear
+        return receive
 
-    async def _say(self, terminal: Terminal, answer: ScheduledAnswer) -> None:
+    async def _answer(self, terminal: Terminal, answer: ScheduledAnswer) -> None:
         await self._broker.clock.sleep(answer.after_s)
-        terminal.said(answer)
+        terminal.finish(answer)
         if not terminal.away(self._broker.clock.monotonic()):
             self._broker.answer(terminal.device, answer.id, answer.payload)
 

@@ -1,6 +1,7 @@
-"""A simulated device: does one command at a time, and behaves as badly as it is told to.
+"""A simulated device, which does one command at a time and behaves as badly as configured.
 
-Pure: it takes a command and the time and says what it will say, and when. The same seed gives the same life.
+It takes a command and the time, and returns the answers that it will give, without I/O. The same seed gives
+the same answers.
 """
 
 from __future__ import annotations
@@ -16,26 +17,25 @@ from holdfast.errors import ConfigError
 MEMORY = 64
 """Ids of commands that a device remembers, to answer old ones."""
 
-
 Work = Callable[[str, str, bytes], bytes]
-"""Takes the device, the command's id and its payload; gives the answer's payload."""
+"""Returns the answer's payload, given the device, the command's id and its payload."""
 
 
 class Behaviour(msgspec.Struct, frozen=True):
-    """The behaviour of devices. Shares are from 0 to 1, and of commands unless said otherwise.
+    """The behaviour of devices. Shares are from 0 to 1, of commands unless noted otherwise.
 
     Attributes:
         latency_s: the median time from a command to its answer.
-        spread: how far that varies: the sigma of a log-normal distribution, 0 for not at all.
-        loss: never heard.
-        answer_loss: done, but the answer never arrives.
-        duplicate: answered twice.
-        late, late_s: answered so much later.
-        garbage: answered with what nobody understands.
-        foreign: answered with the id of something else: an older command, or none that ever was.
-        silent: of the devices, those that never answer.
-        crash, crash_s: instead of doing it the device goes away for so long.
-        heartbeat_s: signs of life; 0 for none.
+        spread: the sigma of that time's log-normal distribution; 0 for a constant time.
+        loss: the share that is lost before the device.
+        answer_loss: the share whose answer is lost.
+        duplicate: the share that is answered twice.
+        late, late_s: the share that is answered later, and the delay.
+        garbage: the share that is answered with random bytes.
+        foreign: the share that is answered with the id of an older command, or of none.
+        silent: the share of devices that never answer.
+        crash, crash_s: the share at which the device goes away instead, and for how long.
+        heartbeat_s: the interval of heartbeats; 0 for none.
     """
 
     latency_s: float = 0.0
@@ -60,15 +60,10 @@ class Behaviour(msgspec.Struct, frozen=True):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} can't be below 0, but is {getattr(self, name)}")
 
-    @property
-    def perfect(self) -> bool:
-        """Nothing but prompt answers, one to each command."""
-        return msgspec.structs.replace(self, heartbeat_s=0.0, late_s=15.0, crash_s=5.0) == Behaviour()
-
 
 class ScheduledAnswer(msgspec.Struct, frozen=True):
-    """An answer that a device will give, ``after_s`` from now, to the command ``id``. ``last`` ends its work
-    on the command that it heard."""
+    """An answer to the command ``id`` that a device gives after ``after_s``. ``last`` ends its work on the
+    command that it received."""
 
     after_s: float
     id: str
@@ -80,19 +75,19 @@ class Terminal:
     """One device.
 
     Args:
-        work: does what a command's payload says, and gives the answer's payload; it may be asked to do the
-            same again. Without one every command is a success.
+        work: carries out a command, and returns the answer's payload. It may get the same command again.
+            Without it every command is a success.
 
     Attributes:
         silent: it never answers.
-        heard, crowded: commands that came, and how many of them while it was still busy, which it drops.
-        at_once: the most that it had to do at any time.
-        lost, crashes: commands and answers that were lost, and how often it went away.
+        received, crowded: commands that came, and those of them that came while it was busy, which it drops.
+        at_once: the most commands that it had at a time.
+        lost, crashes: lost commands and answers, and how often it went away.
     """
 
     def __init__(self, device: str, behaviour: Behaviour, seed: str, work: Work | None = None) -> None:
         self.device = device
-        self.heard = 0
+        self.received = 0
         self.lost = 0
         self.crashes = 0
         self.crowded = 0
@@ -106,16 +101,16 @@ class Terminal:
         self._old: list[str] = []
 
     def away(self, now: float) -> bool:
-        """Return True if it is switched off at this time: it hears and says nothing."""
+        """Return whether it is switched off at this time."""
         return now < self._away_until
 
-    def hear(self, command: str, payload: bytes, now: float) -> list[ScheduledAnswer]:
-        """Take a command with the id ``command``, and return the answers that it will give."""
+    def receive(self, command: str, payload: bytes, now: float) -> list[ScheduledAnswer]:
+        """Take a command, and return the answers that the device will give."""
         behaviour, chance = self._behaviour, self._random.random
         if self.away(now) or chance() < behaviour.loss:
             self.lost += 1
             return []
-        self.heard += 1
+        self.received += 1
         self.at_once = max(self.at_once, 1 + self._busy)
         if self._busy:
             self.crowded += 1
@@ -134,19 +129,19 @@ class Terminal:
         after_s = self._latency_s()
         if chance() < behaviour.late:
             return [ScheduledAnswer(after_s + behaviour.late_s, command, answer)]
-        said = [ScheduledAnswer(after_s, command, answer, last=True)]
+        answers = [ScheduledAnswer(after_s, command, answer, last=True)]
         if chance() < behaviour.garbage:
-            said = [ScheduledAnswer(after_s, "", self._random.randbytes(40), last=True)]
+            answers = [ScheduledAnswer(after_s, "", self._random.randbytes(40), last=True)]
         elif chance() < behaviour.foreign:
-            strange = self._random.choice([*self._old[:-1], "0.0.0"])
-            said = [ScheduledAnswer(after_s, strange, answer, last=True)]
+            foreign = self._random.choice([*self._old[:-1], "0.0.0"])
+            answers = [ScheduledAnswer(after_s, foreign, answer, last=True)]
         elif chance() < behaviour.duplicate:
-            said.append(ScheduledAnswer(after_s + self._latency_s(), command, answer))
+            answers.append(ScheduledAnswer(after_s + self._latency_s(), command, answer))
         self._busy = True
-        return said
+        return answers
 
-    def said(self, answer: ScheduledAnswer) -> None:
-        """It has said so, or is away by now."""
+    def finish(self, answer: ScheduledAnswer) -> None:
+        """Note that an answer was given, or dropped because the device is away."""
         if answer.last:
             self._busy = False
 

@@ -1,4 +1,4 @@
-"""The address of an MQTT broker, from a URL. Pure: nothing is looked up, and no client is needed."""
+"""The address of an MQTT broker, from a URL."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Hears = Literal["all", "own"]
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:,\[\]\s@/]+)(:(?P<port>[0-9]{1,5}))?")
 WINDOW_MAX = 32_767
-"""Half of MQTT's packet ids, so that there is always a free one."""
+"""Half of MQTT's packet ids, so that one is always free."""
 CONNECTIONS_MAX = 64
-_NUMBERS = {  # the least and the most
+_NUMBERS = {  # least and most
     "qos": (0, 2),
     "connections": (1, CONNECTIONS_MAX),
     "keepalive_s": (1, 3600),
@@ -38,23 +38,22 @@ _TEXTS = ("status", "ca", "cert", "key")
 
 @dataclass(frozen=True, slots=True)
 class MqttAddress:
-    """A broker, how to be let in, and how to speak with it.
-
-    ``str`` gives the URL without the password; so does ``repr`` in its way.
+    """A broker, its credentials, and the settings of connections. ``str`` and ``repr`` leave out the
+    password.
 
     Attributes:
-        version: of the protocol. 5 carries ids beside payloads and tells reasons; 3.1.1 does neither.
-        qos: of commands, and what answers are asked for with.
-        connections: how many to spread the devices of one identity over, where one is the limit.
-        hears: ``all`` devices' answers, by a wildcard, for one dispatcher of all devices; or only those of
-            its ``own``, by a subscription each, for one of many.
+        version: the protocol's version. 5 has ids beside payloads and reasons; 3.1.1 has neither.
+        qos: the quality of service of commands and answers.
+        connections: the number of connections over which the devices of an identity are spread.
+        hears: ``all``: receive all devices' answers, by a wildcard, for the only dispatcher; ``own``: receive
+            those of its own devices, by a subscription each.
         keepalive_s: silence after which the connection is tested; it ends after as much again.
-        session_s: how long the broker keeps answers for an identity that is away; 0: not at all. Brokers of
-            3.1.1 have their own time.
-        window: commands at most that the broker has not yet taken, a connection; a broker may allow fewer.
-        max_payload: largest payload in bytes; a broker of version 5 may allow less.
-        status: a topic that says ``online`` while connected and ``offline`` otherwise (the will), retained.
-        ca, cert, key: files for TLS: who is trusted, and what this side shows ("": the system's, nothing).
+        session_s: how long the broker keeps answers for a disconnected identity; 0: not at all. Brokers of
+            3.1.1 have a time of their own.
+        window: unconfirmed commands of a connection, at most; a broker may allow fewer.
+        max_payload: the largest payload in bytes; a broker of version 5 may allow less.
+        status: a retained topic with ``online`` while connected, else ``offline`` (by a will).
+        ca, cert, key: files for TLS: trusted certificates (default: the system's), and this side's own.
     """
 
     host: str
@@ -82,10 +81,10 @@ class MqttAddress:
 
 
 def parse(url: str) -> MqttAddress:
-    """The address in a URL. Raises ConfigError that names what is wrong and what to write."""
+    """Return the address of a URL. Raises ConfigError."""
     scheme, _, rest = url.partition("://")
     if scheme not in _PORTS:
-        raise ConfigError(f"{scheme[:30] or 'nothing'!r} is no MQTT; write {FORM}")
+        raise ConfigError(f"{scheme[:30] or 'nothing'!r} is not MQTT; write {FORM}")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     parts = urlsplit(f"//{rest.removeprefix(authority)}")
     if "@" in parts.path + parts.query + parts.fragment or parts.fragment:
@@ -95,7 +94,7 @@ def parse(url: str) -> MqttAddress:
     credentials, _, host = authority.rpartition("@")
     match = _HOST.fullmatch(host)
     if match is None or not 0 < int(match["port"] or 1) < 65536:
-        raise ConfigError(f"{scheme}: {unsaid_port(host)[:60]!r} is no HOST or HOST:PORT; write {FORM}")
+        raise ConfigError(f"{scheme}: {unsaid_port(host)[:60]!r} is not HOST or HOST:PORT; write {FORM}")
     username, _, password = credentials.partition(":")
     given = _parameters(scheme, parts.query)
     fields = given | {
@@ -121,7 +120,7 @@ def _parameters(scheme: str, query: str) -> dict[str, str | int]:
             raise ConfigError(f"{scheme}: {name} is {value[:60]!r}; write {' or '.join(_WORDS[name])}")
     files = [name for name in ("ca", "cert", "key") if name in parameters]
     if files and scheme == "mqtt":
-        raise ConfigError(f"mqtt speaks no TLS, so {files[0]} has no meaning; write mqtts://…")
+        raise ConfigError(f"mqtt has no TLS, so {files[0]} has no meaning; write mqtts://…")
     if ("cert" in files) != ("key" in files):
         raise ConfigError(f"{scheme}: cert and key go together; give the paths of both files, or of none")
     status = parameters.get("status", "")

@@ -1,7 +1,7 @@
-"""paho's client, on a connection that is there already, and quick with the packets that nearly all are.
+"""paho's client on a given connection, with a quick way for the most frequent packets.
 
-For each packet of MQTT 5 paho makes a table of all properties there are, which takes longer than all the
-rest. Here PUBLISH of QoS 0 and 1 and PUBACK are read in place; everything else is paho's.
+paho makes a table of all properties for each packet of MQTT 5, which takes longer than the rest. Here PUBLISH
+of QoS 0 and 1 and PUBACK are read in place; paho reads all other packets.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from holdfast.devices.services.mqtt.wire import Wire
 REFUSED = 0x80
 """Reason codes from here on are errors."""
 
-Heard = Callable[[str, bytes, bytes | None, bool], None]
-"""Takes topic, payload, correlation data and whether the message was retained."""
-Taken = Callable[[int, int], None]
-"""Takes a packet's id and the broker's reason code."""
+OnReceived = Callable[[str, bytes, bytes | None, bool], None]
+"""Called with topic, payload, correlation data and whether the message was retained."""
+OnConfirmed = Callable[[int, int], None]
+"""Called with a packet's id and the broker's reason code."""
 
 
 class QuickClient(Client):
-    """``heard`` gets what comes in, in place of ``on_message``; ``taken`` the broker's words for what was
-    published, in place of ``on_publish``."""
+    """A client that calls ``on_received`` in place of ``on_message``, and ``on_confirmed`` in place of
+    ``on_publish``."""
 
     wire: Wire
 
-    def __init__(self, client_id: str, *, five: bool, clean: bool, heard: Heard, taken: Taken) -> None:
+    def __init__(
+        self, client_id: str, *, five: bool, clean: bool, on_received: OnReceived, on_confirmed: OnConfirmed
+    ) -> None:
         super().__init__(
             CallbackAPIVersion.VERSION2,
             client_id,
@@ -40,12 +42,12 @@ class QuickClient(Client):
             reconnect_on_failure=False,
         )
         self._five = five
-        self._heard = heard
-        self._taken = taken
-        # Our window is the link's: paho looks through all that is under way at each step.
+        self._on_received = on_received
+        self._on_confirmed = on_confirmed
+        # The link has the window, because paho goes through all messages in flight at each step.
         self.max_inflight_messages_set(0)
         self.on_message = self._on_message_twice
-        self.on_publish = lambda _, __, mid, code, ___: taken(mid, code.value)
+        self.on_publish = lambda _, __, mid, code, ___: on_confirmed(mid, code.value)
 
     def _create_socket(self) -> Any:
         return self.wire
@@ -68,24 +70,24 @@ class QuickClient(Client):
             raise MalformedPacket("a message shorter than its parts") from None
         except MalformedProperties as error:
             raise MalformedPacket(str(error)) from None
-        self._heard(topic, bytes(packet[at:]), correlation, bool(header & 0x01))
+        self._on_received(topic, bytes(packet[at:]), correlation, bool(header & 0x01))
         return self._send_puback(mid) if qos else MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def _on_message_twice(self, _: Client, __: object, message: MQTTMessage) -> None:
-        """A message of QoS 2, as paho has read it."""
+        """Take a message of QoS 2, which paho has read."""
         try:
             topic = message.topic
         except UnicodeDecodeError:
             return
         correlation = getattr(message.properties, "CorrelationData", None)
-        self._heard(topic, bytes(message.payload), correlation, message.retain)
+        self._on_received(topic, bytes(message.payload), correlation, message.retain)
 
     def _handle_pubrec(self) -> MQTTErrorCode:
-        """Take a refusal at QoS 2 as the last word, which paho answers as if it were none."""
+        """Take a refusal at QoS 2 as final. paho would answer it as a confirmation."""
         packet = self._in_packet["packet"]
         if not self._five or len(packet) < 3 or packet[2] < REFUSED:
             return super()._handle_pubrec()
-        self._last_word(packet)
+        self._confirm(packet)
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def _handle_pubackcomp(self, cmd: Literal["PUBACK", "PUBCOMP"]) -> MQTTErrorCode:
@@ -94,11 +96,11 @@ class QuickClient(Client):
         packet = self._in_packet["packet"]
         if len(packet) < 2:
             raise MalformedPacket("an acknowledgement of nothing")
-        self._last_word(packet)
+        self._confirm(packet)
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
-    def _last_word(self, packet: bytes | bytearray) -> None:
+    def _confirm(self, packet: bytes | bytearray) -> None:
         mid = packet[0] << 8 | packet[1]
         if self._out_messages.pop(mid, None) is not None:
             self._inflight_messages -= 1
-            self._taken(mid, packet[2] if len(packet) > 2 else 0)
+            self._on_confirmed(mid, packet[2] if len(packet) > 2 else 0)

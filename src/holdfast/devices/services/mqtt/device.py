@@ -32,17 +32,17 @@ from holdfast.extend import Clock
 from holdfast.extend.tools import Once
 
 EVENTS_MAX = 50_000
-"""Events that wait to be fetched; then nothing more is read from the broker."""
+"""Unread events at which reading from the broker stops."""
 IDENTITY = re.compile(r"[A-Za-z0-9_.\-]{1,100}")
 PACKET_SPARE = 512
-"""Of a broker's largest packet, what a command's topic and properties may need."""
+"""Bytes of a broker's largest packet that are left for a command's topic and properties."""
 
 FINAL = (0x90, 0x95, 0x99)
-"""Reason codes for what this message is: its topic, its size, its payload."""
+"""Reason codes for an invalid topic, size or payload."""
 BUSY = (0x91, 0x97)
-"""Reason codes for what the broker has too much of at the moment: ids of packets, messages."""
+"""Reason codes for a shortage of packet ids or messages."""
 NOT_AUTHORIZED = 0x87
-"""The reason code for what the broker's access rules don't allow."""
+"""The reason code for a topic that the broker's access rules forbid."""
 
 TOPICS = Topics()
 
@@ -53,14 +53,14 @@ class MqttDevices:
     """The devices of one identity.
 
     Args:
-        identity: the client id at the broker; whoever connects under it later cuts this one off.
-        topics: where devices listen and speak.
-        dialect: how ids travel inside payloads, for devices that don't bring them back beside them.
-        still_ours: asked before every connection; once it says False this one stays away for good. On MQTT
-            3.1.1, where a broker doesn't tell who is cut off why, it is what keeps two from cutting off each
+        identity: the client id at the broker. A later connection under it cuts this one off.
+        topics: the topics of the devices.
+        dialect: how ids are written into payloads, for devices that don't return them beside payloads.
+        still_ours: called before every connection. After it has returned False, this one never connects
+            again. On MQTT 3.1.1, whose brokers give no reason, this keeps two nodes from cutting off each
             other in turns. May raise Unavailable.
-        check: once it is connected, measure round trips on a connection beside it, and warn if the broker
-            holds back small packets.
+        check: once connected, measure round trips on a second connection, and warn if the broker delays small
+            packets.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class MqttDevices:
         self._seen: set[str] = set()
         self._bell = asyncio.Event()
         self._up = False
-        self._told: Connected | Disconnected | None = None
+        self._state: Connected | Disconnected | None = None
         self._closed = False
         self._error: BaseException | None = None
         self._links = [
@@ -113,7 +113,7 @@ class MqttDevices:
         if self.address.hears == "all":
             sharing = self._links if self._shared else self._links[:1]
             for link in sharing:
-                link.hear(self._all_device_filters(len(sharing)))
+                link.subscribe(self._all_device_filters(len(sharing)))
             if self.correlates:
                 others = [name for n in range(1, CONNECTIONS_MAX + 1) for name in self._all_device_filters(n)]
                 for link in self._links:
@@ -125,13 +125,13 @@ class MqttDevices:
         for device in devices:
             self._watched.add(device)
             if self.address.hears == "own":
-                self._link(device).hear(self._topics.topics_of(device))
+                self._link(device).subscribe(self._topics.topics_of(device))
 
     def publish(self, command: Command) -> None:
         topic = self._topics.command_to(command.device)
         check_id(command.id)
         if not self._up:
-            reason = self._told.reason if isinstance(self._told, Disconnected) else "connecting"
+            reason = self._state.reason if isinstance(self._state, Disconnected) else "connecting"
             raise Unavailable(f"not connected to {self.address}: {reason}")
         payload, extras = write_id(self._dialect, command.payload, command.id), None
         if len(payload) > self.max_payload:
@@ -139,7 +139,7 @@ class MqttDevices:
                 f"the payload for device {command.device} has {len(payload)} bytes with its id, more than the"
                 f" {self.max_payload} of max_payload in the broker's URL, or of what the broker takes"
             )
-        answered_at, *_ = heard = self._topics.topics_of(command.device)
+        answered_at, *_ = topics = self._topics.topics_of(command.device)
         if self.correlates:
             extras = Extras(
                 correlation=command.id.encode(),
@@ -150,7 +150,7 @@ class MqttDevices:
         link = self._link(command.device)
         self._watched.add(command.device)
         if self.address.hears == "own":
-            link.hear(heard)
+            link.subscribe(topics)
         link.publish(topic, payload, extras, command)
 
     async def events(self) -> list[Event]:
@@ -172,73 +172,69 @@ class MqttDevices:
         self._closed = True
         self._bell.set()
 
-    # What the links tell
+    # Events of the links
 
     def up(self) -> None:
-        """A link is connected."""
         limits = [link.max_packet - PACKET_SPARE for link in self._links if link.connected]
         self.max_payload = max(min(self.address.max_payload, *limits), 0)
         if self.address.hears == "all" and not all(link.shares for link in self._links):
-            self._links[0].hear(self._topics.all_device_filters())
+            self._links[0].subscribe(self._topics.all_device_filters())
         if all(link.connected for link in self._links):
             self._up = True
-            self._tell_state(Connected())
+            self._report_state(Connected())
             if self._check:
                 self._check = False
                 self._spawn(self._measure())
 
     def down(self, reason: str, *, taken_over: bool) -> None:
-        """A link isn't connected."""
         self._up = False
-        if isinstance(self._told, Disconnected) and not taken_over:
+        if isinstance(self._state, Disconnected) and not taken_over:
             return
-        self._tell_state(Disconnected(reason, taken_over=taken_over))
+        self._report_state(Disconnected(reason, taken_over=taken_over))
         if taken_over:
             log.warning("broker identity taken over", identity=self._identity, reason=reason)
             self._spawn(self._stop())
 
-    def taken(self, token: object, code: int) -> None:
-        """The broker's word for a command."""
+    def confirmed(self, token: object, code: int) -> None:
         assert isinstance(token, Command)
         if code >= REFUSED:
-            said = f"the broker refuses it, reason {code:#x}"
+            reason = f"the broker refuses it, reason {code:#x}"
             if code == NOT_AUTHORIZED:
                 topic = self._topics.command_to(token.device)
-                said += f": its access rules must let the dispatcher's user write {topic}"
+                reason += f": its access rules must let the dispatcher's user write {topic}"
             counts = code not in FINAL + BUSY
-            self._tell(CommandRefused(token.device, token.id, said, final=code in FINAL, counts=counts))
+            self._report(CommandRefused(token.device, token.id, reason, final=code in FINAL, counts=counts))
         else:
-            self._tell(Accepted(token.device, token.id, no_receiver=code == NO_RECEIVER))
+            self._report(Accepted(token.device, token.id, no_receiver=code == NO_RECEIVER))
 
     def lost(self, token: object, *, sent: bool, first: bool = False) -> None:
-        """The connection ended first."""
         assert isinstance(token, Command)
         if sent:
-            self._tell(Lost(token.device, token.id, suspect=first))
+            self._report(Lost(token.device, token.id, suspect=first))
         else:
-            self._tell(CommandRefused(token.device, token.id, "the connection ended before it was sent"))
+            self._report(CommandRefused(token.device, token.id, "the connection ended before it was sent"))
 
-    def heard(self, topic: str, payload: bytes, correlation: bytes | None) -> None:
-        """Some device said something."""
-        spoken = self._topics.read(topic)
-        if spoken is None:
+    def received(self, topic: str, payload: bytes, correlation: bytes | None) -> None:
+        found = self._topics.read(topic)
+        if found is None:
             return
-        kind, device = spoken
+        kind, device = found
         if kind == "heartbeat":
             if device not in self._seen:
                 self._seen.add(device)
-                self._tell(Seen(device))
+                self._report(Seen(device))
             return
         try:
             reading = self._read(payload, correlation)
             check_id(reading.id)
         except InvalidMessage as error:
-            self._odd(device, str(error))
+            self._note_unreadable(device, str(error))
         else:
-            self._tell(DeviceAnswer(device, reading.id, payload, reading.ok))
+            self._report(DeviceAnswer(device, reading.id, payload, reading.ok))
 
     def _read(self, payload: bytes, correlation: bytes | None) -> Reading:
-        """Read an answer. An id beside the payload counts before one in it, which then may be anything."""
+        """Read an answer. An id beside the payload has priority over one inside, which may then be
+        unreadable."""
         if correlation is None:
             return read_answer(self._dialect, payload)
         beside = correlation.decode("ascii", "replace")
@@ -247,20 +243,20 @@ class MqttDevices:
         except InvalidMessage:
             return Reading(beside)
 
-    def _odd(self, device: str, reason: str) -> None:
-        """An answer that can't be understood is still a sign of life. Anybody may invent devices: those that
-        nothing was ever sent to share one line in the log."""
+    def _note_unreadable(self, device: str, reason: str) -> None:
+        """Report an unreadable answer as a sign of life, and log it. Devices that never had a command may be
+        invented, and share one line of the log."""
         if self._once.first(device if device in self._watched else ""):
             log.warning("unmatched answer ignored", device=device, error=reason)
         if device not in self._seen:
             self._seen.add(device)
-            self._tell(Seen(device))
+            self._report(Seen(device))
 
-    def _tell_state(self, state: Connected | Disconnected) -> None:
-        self._told = state
-        self._tell(state)
+    def _report_state(self, state: Connected | Disconnected) -> None:
+        self._state = state
+        self._report(state)
 
-    def _tell(self, event: Event) -> None:
+    def _report(self, event: Event) -> None:
         self._events.append(event)
         self._bell.set()
         if len(self._events) == EVENTS_MAX:
@@ -269,15 +265,15 @@ class MqttDevices:
 
     async def _measure(self) -> None:
         try:
-            said = roundtrip.advice(await roundtrip.measure(self.address, self._identity, self._clock))
+            advice = roundtrip.advice(await roundtrip.measure(self.address, self._identity, self._clock))
         except Unavailable as error:
             log.info("cannot measure the broker", identity=self._identity, error=str(error))
             return
-        if said:
-            log.warning("slow broker detected", identity=self._identity, fix=said)
+        if advice:
+            log.warning("slow broker detected", identity=self._identity, fix=advice)
 
     def _ended(self, life: asyncio.Task[None]) -> None:
-        """A link whose life ended in an error is a bug, which must not pass for silence."""
+        """Have ``events`` raise the error of a link, which is a bug."""
         if not life.cancelled() and (error := life.exception()) is not None:
             self._error = error
             self._bell.set()
@@ -292,13 +288,13 @@ class MqttDevices:
 
     @property
     def _shared(self) -> bool:
-        """Several connections share what is heard, each getting a part."""
+        """True if several connections share the received messages."""
         return self.address.connections > 1 and self.address.version == "5"
 
     def _all_device_filters(self, connections: int) -> list[str]:
-        """Return the filters for all that devices say, where so many connections share it. Their number is
-        part of the group's name: the broker keeps the sessions of more that there were before, and would give
-        them their part."""
+        """Return the filters for messages of all devices, which so many connections share. The number is part
+        of the group's name, because the broker keeps the sessions of former connections and would give them a
+        share."""
         group = f"$share/{self._identity}:{connections}/" if connections > 1 else ""
         return [group + topic for topic in self._topics.all_device_filters()]
 

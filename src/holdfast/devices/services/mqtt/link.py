@@ -1,7 +1,8 @@
 """One connection to the broker under one client id, kept up until it is closed or taken over.
 
-paho makes and reads the packets; asyncio owns the connection. What the broker has not taken when a connection
-ends is told and forgotten: only who still owns the device may say whether it is sent again.
+paho makes and reads the packets; asyncio owns the connection. Unconfirmed messages are reported and forgotten
+when
+a connection ends: only the owner of the device decides whether they are sent again.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ CONNECT_TIMEOUT_S = 10.0
 GOODBYE_S = 2.0
 CLOSED = "closed"
 READ_PACKETS_MAX = 500
-"""Packets handled before others in the process get their turn."""
+"""Packets that are handled before other tasks run."""
 FILTERS_PER_SUBSCRIBE = 500
 STABLE_S = 10.0
-"""A connection that lasted so long begins a new count of failures."""
-FAILURES_TO_TELL = 5
+"""Seconds of a connection after which failures are counted from 0."""
+FAILURES_TO_LOG = 5
 BACKOFF = Backoff(first_s=0.2, max_s=15.0, floor=0.0)
 PACKET_MAX = 268_435_455
 """MQTT's own limit."""
@@ -55,33 +56,33 @@ NO_RECEIVER = 0x10
 TAKEN_OVER = 0x8E
 FOREVER_S = 0xFFFFFFFF
 USER_PROPERTY = struct.pack("!BH", 0x26, len(TRACEPARENT)) + TRACEPARENT.encode()
-"""The property of a command that says its place in a trace, up to the value."""
+"""The property of a command's place in a trace, up to the value."""
 
 log = structlog.get_logger(__name__)
 
 
 class LinkListener(Protocol):
-    """A listener that is told what happens on a link."""
+    """A listener to the events of a link."""
 
     def up(self) -> None:
-        """Commands can be sent."""
+        """The link is connected."""
 
     def down(self, reason: str, *, taken_over: bool) -> None:
-        """The connection is over, or could not be made."""
+        """The connection has ended, or could not be made."""
 
-    def taken(self, token: object, code: int) -> None:
-        """The broker answered a message: 0, ``NO_RECEIVER``, or from ``REFUSED`` on an error."""
+    def confirmed(self, token: object, code: int) -> None:
+        """The broker confirmed a message: 0, ``NO_RECEIVER``, or from ``REFUSED`` on an error."""
 
     def lost(self, token: object, *, sent: bool, first: bool = False) -> None:
-        """The connection ended before the broker's word; if not ``sent``, nothing of it has left. The
-        ``first`` is that whose word was next."""
+        """The connection ended before the confirmation. Not ``sent``: nothing of the message has left.
+        ``first``: it was the next to be confirmed."""
 
-    def heard(self, topic: str, payload: bytes, correlation: bytes | None) -> None:
-        """A message, not a retained one."""
+    def received(self, topic: str, payload: bytes, correlation: bytes | None) -> None:
+        """A message came that wasn't retained."""
 
 
 class Extras:
-    """The properties of a command, as they go over the wire: paho's own take far longer to make."""
+    """The properties of a command in the wire's form, which paho's own take far longer to make."""
 
     def __init__(
         self, *, correlation: bytes, response_topic: bytes, expires_s: float, traceparent: bytes = b""
@@ -98,7 +99,7 @@ class Extras:
             self._bytes += USER_PROPERTY + struct.pack("!H", len(traceparent)) + traceparent
 
     def pack(self) -> bytes:
-        """With the length before them."""
+        """Return the properties after their length."""
         size, length = len(self._bytes), bytearray()
         while True:
             size, digit = divmod(size, 128)
@@ -108,7 +109,7 @@ class Extras:
 
 
 class Link:
-    """Used by one owner in one loop. ``start`` begins to connect; nothing is sent before ``up``."""
+    """A connection of one owner in one loop. ``start`` begins to connect; nothing is sent before ``up``."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class Link:
         self._window = address.window
         self._welcome = False
         self._refused_last = False
-        """True if a refusal is the last that the broker said: some end the connection with it."""
+        """True if a refusal was the broker's last confirmation. Some end the connection with it."""
         self._asked: set[int | None] = set()
         """Subscriptions that the broker hasn't answered yet."""
         self._sent: dict[int, object] = {}
@@ -152,20 +153,20 @@ class Link:
         self._client = self._make_client()
 
     def start(self) -> asyncio.Task[None]:
-        """Connect, and again whenever the connection ends, until ``close`` or a takeover, in that task."""
+        """Connect, and again whenever the connection ends, in a task that ends by ``close`` or a takeover."""
         self._task = asyncio.get_running_loop().create_task(self._run())
         return self._task
 
     async def close(self) -> None:
-        """Say goodbye, and end."""
+        """Disconnect, and end."""
         self._closing.set()
         self._changed.set()
         if self._task is not None:
-            if not self.connected:  # a broker that isn't there is not waited for
+            if not self.connected:  # don't wait for a missing broker
                 self._task.cancel()
             await asyncio.wait([self._task])
 
-    def hear(self, filters: Iterable[str]) -> None:
+    def subscribe(self, filters: Iterable[str]) -> None:
         """Subscribe, now and in every later connection."""
         new = [topic for topic in filters if topic not in self._filters]
         self._filters.update(dict.fromkeys(new))
@@ -173,12 +174,13 @@ class Link:
             self._subscribe(new)
 
     def leave(self, filters: Iterable[str]) -> None:
-        """Unsubscribe, in every later connection, from those of ``filters`` that aren't heard: the broker's
-        session may have them from a time with other settings."""
+        """Unsubscribe, in every later connection, from ``filters`` that aren't subscribed to: the broker's
+        session may have them from other settings."""
         self._left = list(filters)
 
     def publish(self, topic: str, payload: bytes, extras: Extras | None, token: object) -> None:
-        """Send, at once or when the broker takes more. Raises Unavailable while not connected, TooLarge."""
+        """Send at once, or when there is room in the window. Raises Unavailable while not connected,
+        TooLarge."""
         if not self.connected:
             raise Unavailable(f"not connected to {self._address}: {self._reason or 'connecting'}")
         size = HEADERS_BYTES + len(topic) + len(payload) + (len(extras.pack()) if extras is not None else 0)
@@ -190,7 +192,7 @@ class Link:
             self._send(topic, payload, extras, token)
 
     def hold(self, *, held: bool) -> None:
-        """Read nothing more for now, or go on."""
+        """Stop reading, or go on."""
         if held != self._held:
             self._held = held
             if self.connected:
@@ -198,7 +200,7 @@ class Link:
                 if not held:
                     asyncio.get_running_loop().call_soon(self._read)
 
-    # The life of it
+    # Connecting
 
     async def _run(self) -> None:
         failures = 0
@@ -215,7 +217,7 @@ class Link:
             if self._taken:
                 return
             failures += 1
-            if failures == FAILURES_TO_TELL and not self._closing.is_set():
+            if failures == FAILURES_TO_LOG and not self._closing.is_set():
                 log.error(
                     "broker connection unstable",
                     client=self.client_id,
@@ -225,8 +227,8 @@ class Link:
             await self._clock.wait(self._closing, self._backoff.delay_s(failures, self._clock.random()))
 
     async def _may_connect(self) -> bool:
-        """Return True if this still owns its client id; False too if that can't be asked. On MQTT 3.1.1
-        nothing else tells a takeover from a broken connection."""
+        """Return whether this node owns the client id; False also if that is unknown. On MQTT 3.1.1 only this
+        tells a takeover from a broken connection."""
         if self._still_ours is None:
             return True
         try:
@@ -265,13 +267,13 @@ class Link:
         return self.connected
 
     async def _until_down(self) -> None:
-        """Wait for the end of the connection, and test it where it is silent."""
+        """Wait for the end of the connection, and test it while it is silent."""
         tick_s = max(self._address.keepalive_s / 4, 0.25)
         while self.connected:
             if self._closing.is_set():
                 self._leave()
                 return
-            if not self._held:  # what is not read can't be missed
+            if not self._held:  # while nothing is read, silence is normal
                 self._client.loop_misc()
             self._changed.clear()
             await self._clock.wait(self._changed, tick_s)
@@ -284,7 +286,7 @@ class Link:
         self._client.loop_write()
 
     def _account(self) -> None:
-        """Tell what became of all that is under way, and forget it."""
+        """Report all messages in flight as lost, and forget them."""
         self._client.drop_out_messages()
         sent, waiting = list(self._sent.values()), [token for *_, token in self._waiting]
         self._sent.clear()
@@ -294,14 +296,18 @@ class Link:
         for token in waiting:
             self._owner.lost(token, sent=False)
 
-    # What paho tells
+    # Callbacks of paho
 
     def _make_client(self) -> QuickClient:
         address = self._address
         five = address.version == "5"
         clean = address.session_s == 0
         client = QuickClient(
-            self.client_id, five=five, clean=clean, heard=self._on_message, taken=self._on_taken
+            self.client_id,
+            five=five,
+            clean=clean,
+            on_received=self._on_message,
+            on_confirmed=self._on_confirmed,
         )
         if address.username:
             client.username_pw_set(address.username, address.password or None)
@@ -354,7 +360,7 @@ class Link:
         self._settle()
 
     def _settle(self) -> None:
-        """Commands may go once all is subscribed, so that no answer is missed."""
+        """Report the connection once all is subscribed, so that no answer is missed."""
         if not (self._asked or self.connected):
             self.connected = True
             self._changed.set()
@@ -372,10 +378,10 @@ class Link:
         self.connected = self._welcome = False
         self._changed.set()
 
-    def _on_taken(self, mid: int, code: int) -> None:
+    def _on_confirmed(self, mid: int, code: int) -> None:
         self._refused_last = code >= REFUSED
         if (token := self._sent.pop(mid, None)) is not None:
-            self._owner.taken(token, code)
+            self._owner.confirmed(token, code)
             if self._waiting:
                 self._pump()
         elif code >= REFUSED:
@@ -402,16 +408,16 @@ class Link:
 
     def _on_message(self, topic: str, payload: bytes, correlation: bytes | None, retained: bool) -> None:
         if not retained:
-            self._owner.heard(topic, payload, correlation)
+            self._owner.received(topic, payload, correlation)
 
     def _on_wants_write(self, client: Client, userdata: object, sock: object) -> None:
-        """Write at the end of the loop's round, all at once."""
+        """Write all at once, at the end of the loop's round."""
         asyncio.get_running_loop().call_soon(self._write)
 
     # Packets
 
     def _read(self) -> None:
-        """Handle what has come; some of it, if it is much."""
+        """Handle packets that have come, up to ``READ_PACKETS_MAX`` at once."""
         wire, packets = self._wire, 0
         while wire.pending and wire is self._client.socket() and not (self._held and self.connected):
             if packets == READ_PACKETS_MAX:
@@ -440,10 +446,10 @@ class Link:
         if qos:
             self._sent[info.mid] = token
         else:
-            self._owner.taken(token, 0)
+            self._owner.confirmed(token, 0)
 
     def _pump(self) -> None:
-        """Send what waited for room."""
+        """Send messages that waited for room in the window."""
         while self._waiting and self.connected and not self._wire.full and len(self._sent) < self._window:
             self._send(*self._waiting.popleft())
 

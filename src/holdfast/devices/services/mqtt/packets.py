@@ -7,15 +7,15 @@ from __future__ import annotations
 
 CORRELATION = 0x09
 _SIZES = {0x01: 1, 0x02: 4, 0x23: 2}
-"""Sizes of the properties of PUBLISH that have a fixed one."""
+"""Sizes of PUBLISH's properties of a fixed size."""
 _TEXTS = {0x03: 1, 0x08: 1, CORRELATION: 1, 0x26: 2}
-"""Properties that are texts with their length before them: how many texts each."""
+"""Numbers of texts in properties that are texts after their length."""
 _NUMBER = 0x0B
 """The property that is a number of variable length."""
 
 
 class MalformedProperties(ValueError):
-    """Properties that MQTT doesn't have."""
+    """Properties that MQTT doesn't allow."""
 
 
 def read_properties(packet: bytes | bytearray, at: int) -> tuple[int, bytes | None]:

@@ -1,7 +1,7 @@
-"""The time that a message takes to the broker and back, and what it says of the broker.
+"""The time that a message takes to the broker and back, and advice if it is too long.
 
-A broker that keeps Nagle's algorithm on holds back its second small packet until the first is acknowledged,
-and the receiver's system delays that by 40 ms: one device then takes 11 commands a second instead of 2,400.
+With Nagle's algorithm on, a broker delays its second small packet until the first is acknowledged, which the
+receiver's system does after 40 ms: a device then takes 11 commands a second instead of 2,400.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from holdfast.errors import Unavailable
 from holdfast.extend import Clock
 
 ROUNDS = 40
-"""Enough for the system to stop acknowledging at once, as it does on young connections."""
+"""Round trips, enough to outlast the first ones of a connection, which are acknowledged at once."""
 TIMEOUT_S = 5.0
 DELAYED_ACK_MS = (30.0, 90.0)
-"""What a delayed acknowledgement adds: 40 ms on Linux, more on a busy machine."""
+"""Milliseconds of a delayed acknowledgement: 40 on Linux, more on a busy machine."""
 DELAYED_SHARE = 0.3
-"""Of round trips, at least; often it is every second one."""
+"""Share of delayed round trips from which the broker is to blame. Often every second one is delayed."""
 
 
 class _Echo:
-    """Sends to itself, one message at a time."""
+    """A listener that sends messages to itself, one at a time."""
 
     def __init__(self, topic: str, clock: Clock) -> None:
         self.times_ms: list[float] = []
@@ -44,13 +44,13 @@ class _Echo:
         self.reason = reason
         self.done.set()
 
-    def taken(self, token: object, code: int) -> None:
-        """Its own word says nothing of the way back."""
+    def confirmed(self, token: object, code: int) -> None:
+        pass
 
     def lost(self, token: object, *, sent: bool, first: bool = False) -> None:
-        """``down`` follows."""
+        pass
 
-    def heard(self, topic: str, payload: bytes, correlation: bytes | None) -> None:
+    def received(self, topic: str, payload: bytes, correlation: bytes | None) -> None:
         self.times_ms.append((self._clock.monotonic() - self._sent_at) * 1000)
         if len(self.times_ms) == ROUNDS:
             self.done.set()
@@ -63,16 +63,14 @@ class _Echo:
 
 
 async def measure(address: MqttAddress, identity: str, clock: Clock, *, topic: str = "") -> list[float]:
-    """Milliseconds of each of ``ROUNDS`` round trips on a connection of its own, at ``topic``, which this
-    user must be allowed to write and read; by default ``holdfast/echo/{identity}``.
-
-    Raises Unavailable if the broker can't be reached or nothing comes back.
-    """
+    """Return the milliseconds of each of ``ROUNDS`` round trips, on a connection of its own. The user must be
+    allowed to write and read ``topic``, by default ``holdfast/echo/{identity}``. Raises Unavailable if the
+    broker can't be reached or no message comes back."""
     topic = topic or f"holdfast/echo/{identity}"
     echo = _Echo(topic, clock)
-    address = replace(address, session_s=0)  # nothing of it is to stay there
+    address = replace(address, session_s=0)
     echo.link = Link(address, f"{identity}-echo", clock, echo)
-    echo.link.hear([topic])
+    echo.link.subscribe([topic])
     echo.link.start()
     try:
         if not await clock.wait(echo.done, TIMEOUT_S) and len(echo.times_ms) < ROUNDS // 2:
@@ -85,15 +83,15 @@ async def measure(address: MqttAddress, identity: str, clock: Clock, *, topic: s
 
 
 def advice(times_ms: Sequence[float]) -> str:
-    """Return what to do about round trips that took so long; empty if nothing. A far broker is no fault: what
-    counts is how many took longer than the fastest by a delayed acknowledgement."""
+    """Return advice on slow round trips; empty if they are fine. A far broker is fine: only round trips count
+    that took longer than the fastest by a delayed acknowledgement."""
     fastest = min(times_ms)
     least, most = DELAYED_ACK_MS
     delayed = [time_ms for time_ms in times_ms if least <= time_ms - fastest <= most]
     if len(delayed) < DELAYED_SHARE * len(times_ms):
         return ""
     return (
-        f"a round trip to the broker takes {fastest:.1f} ms, but {statistics.median(delayed):.0f} ms whenever"
-        " it holds back a small packet: switch off its Nagle's algorithm (Mosquitto: set_tcp_nodelay true;"
+        f"a round trip to the broker takes {fastest:.1f} ms, but {statistics.median(delayed):.0f} ms when it"
+        " delays a small packet: switch off its Nagle's algorithm (Mosquitto: set_tcp_nodelay true;"
         " EMQX: nodelay = true)"
     )

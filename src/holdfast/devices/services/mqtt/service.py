@@ -29,11 +29,11 @@ class MqttService(BrokerService):
         address = parse(url)
         if spec.max_body > address.max_payload:
             raise ConfigError(
-                f"outbox {spec.name!r} takes commands of max_body = {spec.max_body} bytes, and devices_url"
-                f" lets none over max_payload = {address.max_payload} pass: lower max_body, or raise"
-                " max_payload if the broker takes more"
+                f"outbox {spec.name!r} takes commands of max_body = {spec.max_body} bytes, more than"
+                f" max_payload = {address.max_payload} of devices_url: lower max_body, or raise max_payload if"
+                " the broker takes more"
             )
-        if spec.shards > 1:  # else each would hear the answers to all the others
+        if spec.shards > 1:  # otherwise each shard would receive the answers to all others
             address = dataclasses.replace(address, hears="own")
 
         def connect(identity: str, still_ours: Callable[[], Awaitable[bool]]) -> MqttDevices:

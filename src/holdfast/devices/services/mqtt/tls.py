@@ -1,4 +1,4 @@
-"""TLS as an address wants it."""
+"""The TLS context of an address."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from holdfast.errors import ConfigError
 
 
 def tls_context(address: MqttAddress) -> ssl.SSLContext | None:
-    """None without TLS. Raises ConfigError if the files of ``ca``, ``cert`` and ``key`` can't be used."""
+    """Return the TLS context of an address; None without TLS. Raises ConfigError if its files can't be
+    used."""
     if not address.tls:
         return None
     try:

@@ -1,7 +1,7 @@
-"""A connection of asyncio that paho takes for its socket.
+"""A connection of asyncio that paho uses as its socket.
 
-paho reads packets a few bytes at a time and writes them one by one; here that costs no system call each: what
-has come is read from memory, and what is to go leaves together, at ``flush``.
+paho reads packets a few bytes at a time and writes them one by one. Here it reads from memory, and ``flush``
+sends all that it wrote, so that these calls aren't system calls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def pending(self) -> bool:
-        """True if reading would give something now, the end of the connection included."""
+        """True if there is something to read, or the connection has ended."""
         return self._at < len(self._in) or self.closed.is_set()
 
     def hold(self, *, held: bool) -> None:
@@ -39,11 +39,11 @@ class Wire(asyncio.Protocol):
             else:
                 self._transport.resume_reading()
 
-    # What asyncio calls
+    # Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        # Small packets that wait for the last one's acknowledgement cost 40 ms a round trip.
+        # With Nagle's algorithm small packets would wait for an acknowledgement, 40 ms a round trip.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
@@ -52,7 +52,7 @@ class Wire(asyncio.Protocol):
         self._readable()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None  # one of TLS that is lost can't even be aborted in Python 3.11.2
+        self._transport = None  # a lost one of TLS can't be aborted in Python 3.11.2
         self.closed.set()
         self._readable()
 
@@ -63,11 +63,11 @@ class Wire(asyncio.Protocol):
         self.full = False
         self._writable()
 
-    # What paho calls
+    # The socket of paho
 
     def recv(self, size: int) -> bytes:
-        """Up to ``size`` bytes, none at the end of the connection. Raises BlockingIOError if there is nothing
-        yet."""
+        """Return up to ``size`` bytes, none at the end of the connection. Raises BlockingIOError if none has
+        come."""
         data = self._in[self._at : self._at + size]
         if not data and not self.closed.is_set():
             raise BlockingIOError
@@ -75,18 +75,18 @@ class Wire(asyncio.Protocol):
         return data
 
     def send(self, data: bytes | bytearray) -> int:
-        """Take all of it, for the next ``flush``."""
+        """Keep all of it for the next ``flush``."""
         self._out.append(data)
         return len(data)
 
     def flush(self) -> None:
-        """Hand what was sent to the network."""
+        """Send the kept bytes."""
         if self._out and self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(self._out))
         self._out.clear()
 
     def close(self) -> None:
-        """End the connection once all is sent."""
+        """End the connection after all is sent."""
         self.flush()
         if self._transport is not None:
             self._transport.close()
@@ -97,8 +97,8 @@ class Wire(asyncio.Protocol):
             self._transport.abort()
 
     def setblocking(self, flag: bool) -> None:
-        """Never blocks anyway."""
+        """Do nothing: it never blocks."""
 
     def fileno(self) -> int:
-        """None that anyone should poll."""
+        """Return -1: there is no file to poll."""
         return -1
