@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.devices.conformance.outbox_answers import AnswersConformance
-from holdfast.devices.conformance.outbox_limits import LimitsConformance
-from holdfast.devices.conformance.outbox_operators import OperatorsConformance
-from holdfast.devices.conformance.outbox_order import OrderConformance
-from holdfast.devices.conformance.outbox_owners import OwnersConformance
-from holdfast.devices.conformance.outbox_results import ResultsConformance
+from holdfast.devices.conformance.outbox_ends import EndsConformance
+from holdfast.devices.conformance.outbox_turns import TurnsConformance
 
 
 @pytest.mark.asyncio
-class OutboxConformance(
-    OrderConformance,
-    AnswersConformance,
-    LimitsConformance,
-    OwnersConformance,
-    ResultsConformance,
-    OperatorsConformance,
-):
+class OutboxConformance(TurnsConformance, EndsConformance):
     """Every promise of the outbox store. Fixtures: ``store``, new and empty; ``begin``, which begins
     transactions of the business in the store's database."""

@@ -30,8 +30,8 @@ class MqttService(BrokerService):
         if spec.max_body > address.max_payload:
             raise ConfigError(
                 f"outbox {spec.name!r} takes commands of max_body = {spec.max_body} bytes, more than"
-                f" max_payload = {address.max_payload} of devices_url: lower max_body, or raise max_payload if"
-                " the broker takes more"
+                f" max_payload = {address.max_payload} of devices_url: lower max_body, or raise max_payload"
+                " if the broker takes more"
             )
         if spec.shards > 1:  # otherwise each shard would receive the answers to all others
             address = dataclasses.replace(address, hears="own")
