@@ -1,11 +1,11 @@
-"""The outbox store in memory: the rules of devices decide; a transaction happens whole or not at all."""
+"""The outbox store in memory. A transaction works on a copy of the tables, which replaces them at its end."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from copy import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -36,11 +36,25 @@ from holdfast.errors import ConfigError
 from holdfast.extend import Bell, Clock
 from holdfast.extend.tools import run_user_code
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 WAITING_MAX = 1000
+"""Waiting commands of a device that are counted, at most."""
+
+
+def rows_of(table: Mapping[int, tuple[str, V]], outbox: str) -> list[V]:
+    """Return the rows of an outbox in a table by id."""
+    return [row for name, row in table.values() if name == outbox]
+
+
+def values_of(table: Mapping[tuple[str, K], V], outbox: str) -> dict[K, V]:
+    """Return the values of an outbox in a table by outbox and key."""
+    return {key: value for (name, key), value in table.items() if name == outbox}
 
 
 class Tables:
-    """All rows, by their keys, each with its outbox first; ``values`` are the business's own."""
+    """All rows by their keys, each with its outbox first. ``values`` are the business's own."""
 
     def __init__(self) -> None:
         self.ids = 0
@@ -60,7 +74,7 @@ class Tables:
         self.values: dict[str, Any] = {}
 
     def copy(self) -> Tables:
-        """The same rows in other tables; rows never change."""
+        """Return the same rows in other tables. Rows never change."""
         copied = Tables()
         for name, table in vars(self).items():
             setattr(copied, name, copy(table))
@@ -68,7 +82,7 @@ class Tables:
 
 
 class MemoryTransaction:
-    """A transaction in which commands and the business's ``values`` are written."""
+    """A transaction that writes commands and the business's ``values``."""
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
         self.tables = tables
@@ -91,19 +105,18 @@ class MemoryTransaction:
         self, outbox: str, *, command: int = 0, device: str = "", supersede_key: str | None = None
     ) -> int:
         self.added.add(outbox)
-        meant = [
+        matching = [
             entry
-            for name, entry in self.tables.commands.values()
-            if name == outbox
-            and entry.state is CommandState.SCHEDULED
+            for entry in rows_of(self.tables.commands, outbox)
+            if entry.state is CommandState.SCHEDULED
             and (entry.id == command if command else device in ("", entry.device))
             and supersede_key in (None, entry.supersede_key)
         ]
-        below = {(entry.device, entry.shard): entry.id + 1 for entry in meant}
+        below = {(entry.device, entry.shard): entry.id + 1 for entry in matching}
         for (of_device, shard), end in below.items():
             mark = Cancel(self._number(), of_device, shard, end, supersede_key, command)
             self.tables.cancels[mark.id] = (outbox, mark)
-        return len(meant)
+        return len(matching)
 
     def pause(self, outbox: str, device: str, at: float) -> None:
         self.added.add(outbox)
@@ -111,27 +124,27 @@ class MemoryTransaction:
 
     def resume(self, outbox: str, device: str) -> bool:
         self.added.add(outbox)
-        for (name, _), head in self.tables.heads.items():
-            if (name, head.device) == (outbox, device):
+        for head in values_of(self.tables.heads, outbox).values():
+            if head.device == device:
                 mark = Arrival(self._number(), device, head.lane, head.shard)
                 self.tables.arrivals[mark.id] = (outbox, mark)
         return self.tables.paused.pop((outbox, device), None) is not None
 
     def _add(self, new: NewCommand) -> int:
-        if shards := sum(outbox == new.outbox for outbox, _ in self.tables.shards):
+        if shards := len(values_of(self.tables.shards, new.outbox)):
             new = place_command(new, shards, self.tables.lanes[new.outbox])
         new = on_store_clock(new, self._clock.wall())
         self.added.add(new.outbox)
-        for outbox, entry in self.tables.commands.values():
-            same = (outbox, entry.device, entry.dedupe_key) == (new.outbox, new.device, new.dedupe_key)
-            if same and new.dedupe_key is not None:
+        for entry in rows_of(self.tables.commands, new.outbox):
+            if (entry.device, entry.dedupe_key) == (
+                new.device,
+                new.dedupe_key,
+            ) and entry.dedupe_key is not None:
                 return entry.id
         number = self._number()
         fields = {name: getattr(new, name) for name in new.__struct_fields__ if name != "outbox"}
-        self.tables.commands[number] = (
-            new.outbox,
-            StoredCommand(id=number, state=CommandState.SCHEDULED, **fields),
-        )
+        entry = StoredCommand(id=number, state=CommandState.SCHEDULED, **fields)
+        self.tables.commands[number] = (new.outbox, entry)
         mark = Arrival(self._number(), new.device, new.lane, new.shard, number, new.supersede_key)
         self.tables.arrivals[mark.id] = (new.outbox, mark)
         return number
@@ -154,7 +167,7 @@ class MemoryOutbox:
 
     @contextmanager
     def transaction(self) -> Iterator[MemoryTransaction]:
-        """A transaction of the business: takes effect at its end, unless it raises."""
+        """Give a transaction of the business, which takes effect at its end unless it raises."""
         transaction = MemoryTransaction(self.tables.copy(), self._clock)
         yield transaction
         self.tables = transaction.tables
@@ -162,14 +175,12 @@ class MemoryOutbox:
             self._rung |= transaction.added
             self._bell.ring()
 
-    # --- the owner of a shard
+    # --- owners of shards
 
     async def prepare(self, outbox: str, shards: int, settings: WriterSettings = WriterSettings()) -> None:  # noqa: B008
-        standing = [shard for name, shard in self.tables.shards if name == outbox]
-        if standing and len(standing) != shards:
-            raise ConfigError(
-                f"outbox {outbox!r} has {len(standing)} shards; set shards to that, not {shards}"
-            )
+        count = len(await self.epochs(outbox))
+        if count not in (0, shards):
+            raise ConfigError(f"outbox {outbox!r} has {count} shards; set shards to that, not {shards}")
         for shard in range(shards):
             self.tables.shards.setdefault((outbox, shard), 0)
         self.tables.lanes[outbox] = settings.lanes
@@ -185,7 +196,7 @@ class MemoryOutbox:
         return "memory; all tables are there"
 
     async def epochs(self, outbox: str) -> Mapping[int, int]:
-        return {shard: epoch for (name, shard), epoch in self.tables.shards.items() if name == outbox}
+        return values_of(self.tables.shards, outbox)
 
     async def open(self, outbox: str, shard: int, expect: int, member: str) -> int:
         current = self.tables.shards[outbox, shard]
@@ -195,39 +206,34 @@ class MemoryOutbox:
         return epoch
 
     async def known_devices(self, outbox: str, shard: int) -> list[KnownDevice]:
-        heads = [h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard == shard]
-        devices = sorted({head.device for head in heads})
+        devices = sorted({head.device for head in self._heads(outbox, [shard])})
         return [KnownDevice(each, *self.tables.seen.get((outbox, each), (None, False))) for each in devices]
 
     async def in_flight(self, outbox: str, shards: Collection[int]) -> int:
-        heads = [h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard in shards]
-        return sum(head.phase is HeadPhase.OUT for head in heads)
+        return sum(head.phase is HeadPhase.OUT for head in self._heads(outbox, shards))
 
     async def take_turn(self, request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
         with self.transaction() as transaction:
             tables = transaction.tables
             result = device_turn.take_turn(MemoryRows(tables, request.outbox), request, self._clock.random)
             tables.untold |= {entry.id: 0 for entry in result.closed}
-            to_tell = sorted(tables.untold) if request.sweep else [entry.id for entry in result.closed]
-            for number in to_tell:
+            unreported = sorted(tables.untold) if request.sweep else [entry.id for entry in result.closed]
+            mine = request.grants.keys() - set(result.lost)
+            for number in unreported:
                 outbox, entry = tables.commands[number]
-                if (
-                    outbox == request.outbox
-                    and entry.shard in request.grants
-                    and entry.shard not in result.lost
-                ):
+                if outbox == request.outbox and entry.shard in mine:
                     self.report(transaction, entry, on_result)
             return result
 
     def report(
         self, transaction: MemoryTransaction, entry: StoredCommand, on_result: OnResult | None
     ) -> None:
-        """Report the end of a command to the business; one that fails to take it is asked again."""
+        """Call ``on_result`` for a closed command; a later sweep calls it again if it fails."""
         inner = MemoryTransaction(transaction.tables.copy(), self._clock)
         try:
             if on_result is not None:
                 run_user_code(on_result, inner, entry)
-        except Exception:  # noqa: BLE001 - the business's own; it is asked again
+        except Exception:  # noqa: BLE001 - the business's own; it is called again
             transaction.tables.untold[entry.id] += 1
             return
         del inner.tables.untold[entry.id]
@@ -235,17 +241,17 @@ class MemoryOutbox:
         transaction.added |= inner.added
 
     async def pending_briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
-        closed = [self.tables.commands[number] for number in self.tables.briefs]
-        return [entry for name, entry in closed if name == outbox and entry.shard in shards][:limit]
+        closed = {number: self.tables.commands[number] for number in self.tables.briefs}
+        return [entry for entry in rows_of(closed, outbox) if entry.shard in shards][:limit]
 
-    async def confirm_briefs(self, outbox: str, told: Sequence[StoredCommand]) -> None:
-        for entry in told:
+    async def confirm_briefs(self, outbox: str, sent: Sequence[StoredCommand]) -> None:
+        for entry in sent:
             if self.tables.briefs.get(entry.id) == entry.closed_at:
                 self.tables.briefs.pop(entry.id, None)
 
     async def next_due(self, outbox: str, shards: Sequence[int]) -> float | None:
-        heads = (h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard in shards)
-        return min((head.due for head in heads if head.due is not None), default=None)
+        dues = (head.due for head in self._heads(outbox, shards) if head.due is not None)
+        return min(dues, default=None)
 
     async def wait_for_arrival(self, outbox: str, timeout_s: float) -> None:
         deadline, closings = self._clock.monotonic() + timeout_s, self._closings
@@ -307,7 +313,7 @@ class MemoryOutbox:
     async def retry(self, command: int) -> bool:
         with self.transaction() as transaction:
             outbox, entry = transaction.tables.commands.get(command, ("", None))
-            if entry is None or (entry.state, Cause.RETRY) not in TABLE or not self._all_told(command):
+            if entry is None or (entry.state, Cause.RETRY) not in TABLE or not self._fully_reported(command):
                 return False
             if entry.rollout is not None and self.tables.rollouts[entry.rollout][1].aborted:
                 return False
@@ -342,7 +348,7 @@ class MemoryOutbox:
             return transaction.resume(outbox, device)
 
     async def paused(self, outbox: str) -> Mapping[str, float]:
-        return {device: at for (name, device), at in self.tables.paused.items() if name == outbox}
+        return values_of(self.tables.paused, outbox)
 
     def _mark(
         self, transaction: MemoryTransaction, outbox: str, entry: StoredCommand, *, failed: int
@@ -360,38 +366,27 @@ class MemoryOutbox:
     async def devices(
         self, outbox: str, *, after: str = "", limit: int = 100, device: str = ""
     ) -> list[DeviceStatus]:
-        names = {pair[0] for name, pair in self.tables.heads if name == outbox}
-        names |= {known for name, known in self.tables.seen if name == outbox}
+        names = {device for device, _ in values_of(self.tables.heads, outbox)}
+        names |= values_of(self.tables.seen, outbox).keys()
         listed = sorted(name for name in names if name > after and device in ("", name))
         return [self._status(outbox, name) for name in listed[:limit]]
 
     def _status(self, outbox: str, device: str) -> DeviceStatus:
-        heads = [
-            h for (name, _), h in sorted(self.tables.heads.items()) if (name, h.device) == (outbox, device)
-        ]
+        heads = [h for _, h in sorted(values_of(self.tables.heads, outbox).items()) if h.device == device]
         waiting = [e for e in self._entries(outbox) if e.device == device and e.state not in CLOSED]
         seen_at, away = self.tables.seen.get((outbox, device), (None, False))
-        shards = len([shard for name, shard in self.tables.shards if name == outbox])
-        return DeviceStatus(
-            outbox,
-            device,
-            queue.shard_of(device, shards),
-            tuple(head.phase for head in heads),
-            min(WAITING_MAX, len(waiting)),
-            seen_at,
-            away,
-            (outbox, device) in self.tables.paused,
-        )
+        shard = queue.shard_of(device, len(values_of(self.tables.shards, outbox)))
+        phases, count = tuple(head.phase for head in heads), min(WAITING_MAX, len(waiting))
+        paused = (outbox, device) in self.tables.paused
+        return DeviceStatus(outbox, device, shard, phases, count, seen_at, away, paused)
 
     async def rollouts(
         self, outbox: str, *, after: int = 0, limit: int = 100, newest: bool = False
     ) -> list[Rollout]:
-        found = [
-            rollout
-            for name, rollout in self.tables.rollouts.values()
-            if name == outbox and (rollout.id < after or not after if newest else rollout.id > after)
+        found = sorted(rows_of(self.tables.rollouts, outbox), key=lambda rollout: rollout.id, reverse=newest)
+        return [each for each in found if (each.id < after or not after if newest else each.id > after)][
+            :limit
         ]
-        return sorted(found, key=lambda rollout: rollout.id, reverse=newest)[:limit]
 
     async def abort(self, outbox: str, rollout: int) -> bool:
         with self.transaction() as transaction:
@@ -407,28 +402,28 @@ class MemoryOutbox:
 
     async def delete_closed(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
         old = [
-            number
-            for number, (name, entry) in self.tables.commands.items()
-            if name == outbox
-            and entry.closed_at is not None
-            and entry.closed_at < before
-            and self._all_told(number)
+            entry
+            for entry in self._entries(outbox)
+            if entry.closed_at is not None and entry.closed_at < before and self._fully_reported(entry.id)
         ]
-        for number in old[:limit]:
-            _, entry = self.tables.commands.pop(number)
+        for entry in old[:limit]:
+            del self.tables.commands[entry.id]
             if archive:
-                self.tables.archive[number] = entry
+                self.tables.archive[entry.id] = entry
         return len(old[:limit])
 
     async def close(self) -> None:
         self._closings += 1
         self._bell.ring()
 
-    def _all_told(self, command: int) -> bool:
+    def _fully_reported(self, command: int) -> bool:
         return command not in self.tables.untold and command not in self.tables.briefs
 
     def _entries(self, outbox: str) -> list[StoredCommand]:
-        return [entry for name, entry in self.tables.commands.values() if name == outbox]
+        return rows_of(self.tables.commands, outbox)
+
+    def _heads(self, outbox: str, shards: Collection[int]) -> list[Head]:
+        return [head for head in values_of(self.tables.heads, outbox).values() if head.shard in shards]
 
 
 class MemoryRows:
@@ -451,11 +446,11 @@ class MemoryRows:
             out=self._due(request, request.out_max, HeadPhase.OUT),
             ready=self._due(request, request.ready_max, HeadPhase.WAITING, HeadPhase.HELD),
             cancels=self._cancels(request),
-            paused={device for name, device in self._tables.paused if name == self._outbox},
+            paused=values_of(self._tables.paused, self._outbox).keys(),
         )
 
     def _cancels(self, request: TurnRequest) -> list[Cancel]:
-        marks = [each for name, each in self._tables.cancels.values() if name == self._outbox]
+        marks = rows_of(self._tables.cancels, self._outbox)
         return [each for each in marks if each.shard in request.grants][: request.limit]
 
     def epochs(self, shards: Collection[int]) -> Mapping[int, int]:
@@ -487,19 +482,17 @@ class MemoryRows:
                 self._tables.heads[self._outbox, head.pair] = msgspec.structs.replace(head, due=until)
 
     def arrivals(self, shards: Collection[int], limit: int) -> list[Arrival]:
-        found = [
-            a for name, a in self._tables.arrivals.values() if name == self._outbox and a.shard in shards
-        ]
-        return found[:limit]
+        arrivals = rows_of(self._tables.arrivals, self._outbox)
+        return [each for each in arrivals if each.shard in shards][:limit]
 
     def misplaced_arrivals(self, shards: int, limit: int) -> list[Arrival]:
-        found = [a for name, a in self._tables.arrivals.values() if name == self._outbox]
-        return [arrival for arrival in found if arrival.shard not in range(shards)][:limit]
+        arrivals = rows_of(self._tables.arrivals, self._outbox)
+        return [each for each in arrivals if each.shard not in range(shards)][:limit]
 
     def gather_cancels(self, shards: int) -> None:
-        for name, mark in list(self._tables.cancels.values()):
-            if name == self._outbox and mark.shard not in range(shards):
-                self._tables.cancels[mark.id] = (name, msgspec.structs.replace(mark, shard=0))
+        for mark in rows_of(self._tables.cancels, self._outbox):
+            if mark.shard not in range(shards):
+                self._tables.cancels[mark.id] = (self._outbox, msgspec.structs.replace(mark, shard=0))
 
     def move_arrivals(self, arrivals: Sequence[Arrival]) -> None:
         for arrival in arrivals:
@@ -516,7 +509,7 @@ class MemoryRows:
         return [e for e in self.scheduled() if any(queue.replaces(newer, e) for newer in named)]
 
     def replaced(self, entries: Sequence[StoredCommand]) -> Set[int]:
-        known = [entry for name, entry in self._tables.commands.values() if name == self._outbox]
+        known = rows_of(self._tables.commands, self._outbox)
         return {e.id for e in entries if any(queue.replaces(newer, e) for newer in known)}
 
     def drop_cancels(self, cancels: Sequence[Cancel]) -> None:
@@ -539,13 +532,9 @@ class MemoryRows:
 
     def overdue(self, shards: Collection[int], now: float, limit: int) -> list[StoredCommand]:
         aborted = {rollout.id for _, rollout in self._tables.rollouts.values() if rollout.aborted}
-        found = [
-            entry
-            for entry in self.scheduled()
-            if entry.shard in shards
-            and ((entry.expires_at is not None and entry.expires_at <= now) or entry.rollout in aborted)
-        ]
-        return found[:limit]
+        mine = [entry for entry in self.scheduled() if entry.shard in shards]
+        expired = [e.id for e in mine if e.expires_at is not None and e.expires_at <= now]
+        return [entry for entry in mine if entry.id in expired or entry.rollout in aborted][:limit]
 
     def rollouts(self, ids: Collection[int]) -> Mapping[int, Rollout]:
         return {number: self._tables.rollouts[number][1] for number in ids if number in self._tables.rollouts}
@@ -572,25 +561,20 @@ class MemoryRows:
         self._tables.briefs |= {entry.id: entry.closed_at for entry in closed}
 
     def drop_briefs(self, shards: Collection[int]) -> None:
-        closed = [(number, *self._tables.commands[number]) for number in self._tables.briefs]
-        for number, outbox, entry in closed:
-            if outbox == self._outbox and entry.shard in shards:
-                del self._tables.briefs[number]
+        closed = {number: self._tables.commands[number] for number in self._tables.briefs}
+        for entry in rows_of(closed, self._outbox):
+            if entry.shard in shards:
+                del self._tables.briefs[entry.id]
 
     def _due(self, request: TurnRequest, limit: int, *phases: HeadPhase) -> list[Head]:
-        timed = [(head.due, head) for head in self._heads() if head.due is not None]
-        found = [
-            h for due, h in timed if due <= request.now and h.shard in request.sendable and h.phase in phases
-        ]
+        heads = [h for h in self._heads() if h.shard in request.sendable and h.phase in phases]
+        found = [h for h in heads if h.due is not None and h.due <= request.now]
         return sorted(found, key=lambda head: head.due or 0.0)[:limit]
 
     def _heads(self) -> list[Head]:
-        return [head for (name, _), head in self._tables.heads.items() if name == self._outbox]
+        return list(values_of(self._tables.heads, self._outbox).values())
 
     def scheduled(self) -> list[StoredCommand]:
-        """The commands that are yet to be sent."""
-        return [
-            entry
-            for name, entry in self._tables.commands.values()
-            if name == self._outbox and entry.state is CommandState.SCHEDULED
-        ]
+        """Return the scheduled commands."""
+        entries = rows_of(self._tables.commands, self._outbox)
+        return [entry for entry in entries if entry.state is CommandState.SCHEDULED]
