@@ -122,7 +122,7 @@ async def test_a_frame_is_answered_with_its_result(client: Client, taken: Taken)
     async with post(client, "/process/cam-1", "raw", b"frame", X_Seq="7", X_Run="2") as response:
         assert (response.status, await response.read()) == (200, b'{"n": 1}')
         assert response.content_type == "application/json"
-        assert (response.headers["X-OwnerMachine"], response.headers["X-Epoch"]) == ("me", "7")
+        assert (response.headers["X-Owner"], response.headers["X-Epoch"]) == ("me", "7")
         assert "X-Duplicate" not in response.headers
     assert taken.calls == [("raw", "raw/cam-1", Place(2, 7), b"frame", 30.0)]
 
@@ -275,7 +275,7 @@ async def test_a_stream_that_is_not_named_rightly_is_told_by_where_it_is_named(
         (
             NotOwner("b has it", "b", "http://b", 9),
             421,
-            {"X-OwnerMachine": "b", "X-OwnerMachine-Address": "http://b", "X-Epoch": "9"},
+            {"X-Owner": "b", "X-Owner-Address": "http://b", "X-Epoch": "9"},
         ),
         (Busy("full", 1.5), 429, {"Retry-After": "2"}),
         (TargetAway("a target is away", 41.2), 503, {"Retry-After": "42"}),

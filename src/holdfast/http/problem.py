@@ -28,7 +28,7 @@ from holdfast.http.serving import FAILED, MEDIA_TYPE, RETRY_AFTER_S, Problem, pr
 
 __all__ = ["MEDIA_TYPE", "RETRY_AFTER_S", "Problem"]
 
-OWNER, OWNER_ADDRESS, EPOCH = "X-OwnerMachine", "X-OwnerMachine-Address", "X-Epoch"
+OWNER, OWNER_ADDRESS, EPOCH = "X-Owner", "X-Owner-Address", "X-Epoch"
 """The headers with the membership that owns a stream, its address, and its epoch."""
 
 
