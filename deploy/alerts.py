@@ -209,7 +209,7 @@ ALERTS = (
         "A node opened a stream and found fewer commits than it had seen: the store was emptied, or went"
         " back to"
         " an older snapshot.",
-        "The log names each stream and how it goes on (`the state store has lost commits of a stream`)."
+        "The log names each stream and how it goes on (`commits lost by the state store`)."
         " Find out"
         " what happened to the store before more is lost.",
         f"{OPERATIONS}#when-something-dies",

@@ -27,6 +27,7 @@ from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Outgoing
 from holdfast.rules.streams import ledger
 from holdfast.rules.streams.backlog import Backlog
+from holdfast.rules.streams.commands import Settle
 from holdfast.rules.streams.commit_plan import BatchEntry, CommitPlan
 from holdfast.rules.streams.inbox import Inbox
 from holdfast.rules.streams.ledger import Checkpoint
@@ -108,23 +109,28 @@ def _as_committed(held: Held) -> Held:
     return msgspec.structs.replace(held, life=Life.COMMITTED)
 
 
+def _settle(self: CommitPlan | Inbox, letters: Any, messages: Any) -> None:
+    self.agenda.settling += 1
+    self.agenda.commands.append(Settle(letters, messages))
+
+
 _append = CommitPlan.append
 
 
 def _settle_at_once(self: CommitPlan, entry: BatchEntry, now: float) -> None:
     _append(self, entry, now)
     if entry.kind == "done" and entry.held is not None:
-        self.agenda.settle((), (_as_committed(entry.held),))
+        _settle(self, (), (_as_committed(entry.held),))
 
 
 def _letter_at_once(self: CommitPlan, entry: BatchEntry, now: float) -> None:
     _append(self, entry, now)
     if entry.kind in ("skip", "late", "parked") and entry.held is not None:
-        self.agenda.settle((PendingDeadLetter(entry.reason, _as_committed(entry.held)),), ())
+        _settle(self, (PendingDeadLetter(entry.reason, _as_committed(entry.held)),), ())
 
 
 def _acknowledge_again(self: Inbox, standing: Held, again: Held) -> None:
-    self.agenda.settle((), (_as_committed(again),))
+    _settle(self, (), (_as_committed(again),))
 
 
 def _let_go(self: PendingForwards, item: PendingForward, *, held_back: bool) -> None:

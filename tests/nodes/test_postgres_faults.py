@@ -119,11 +119,11 @@ async def test_what_an_asynchronous_replica_had_not_heard_is_done_again_and_the_
         losses = [
             told
             for node in cluster.nodes.values()
-            for told in node.said("the state store has lost commits of a stream")
+            for told in node.said("commits lost by the state store")
         ]
         assert {told["key"].rpartition("/")[2] for told in losses} == set(KEYS)
         assert {(told["commits_known"] > told["commits_found"], told["follows"]) for told in losses} == {
-            (True, "it goes on from the older checkpoint")
+            (True, "the stream goes on from the older checkpoint")
         }
         await cluster.close()
 

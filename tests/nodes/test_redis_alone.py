@@ -13,7 +13,7 @@ from tests.nodes.conftest import MakeCluster
 from tests.nodes.drills import KEYS, TTL_S, all_went_on
 from tests.nodes.test_services import forget
 
-LOST = "the state store has lost commits of a stream"
+LOST = "commits lost by the state store"
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ ACTING = {"acts", "effects"}
 """Modules that are tested at an owner whose handler acts, besides their own tests."""
 
 OWNER = {
-    *("commands", "commit_plan", "inbox", "options", "owner", "phases", "rest", "restarts"),
+    *("commands", "commit_plan", "inbox", "options", "owner", "phases", "restarts"),
     *("run_plan", "timers", "wait_reason"),
 }
 """The owner and its parts: what they decide together is tested at the owner."""
@@ -38,5 +38,5 @@ def own_tests(path: Path) -> list[Path]:
     own = TESTS / path.relative_to(SOURCE).with_name(f"test_{path.stem}.py")
     streams = TESTS / "rules/streams"
     if path.parent.name == "streams" and path.stem in OWNER:
-        return [own, streams / "test_owner.py", streams / "test_acting.py"]
+        return [own, streams / "test_owner.py", streams / "test_rest.py", streams / "test_acting.py"]
     return [own, streams / "test_acting.py"] if path.stem in ACTING else [own]

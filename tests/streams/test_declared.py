@@ -19,7 +19,7 @@ from holdfast.wiring.services import Services
 from tests.cluster.fakes import Log
 
 PATIENCE_S = 30.0
-WARNING = "no node runs this stream; what is sent waits until one does"
+WARNING = "no node runs the stream"
 
 
 async def join(coordinator: Coordinator, *streams: str) -> None:

@@ -107,8 +107,8 @@ async def test_no_message_is_charged_and_all_goes_on_once_the_file_is_mended(
     assert town.letters() == []
     assert node.work.load().lacks == ()
     assert [event for event in node.log.events("error") + node.log.events("info") if "load" in event] == [
-        "a model does not load here; its streams go to other nodes or wait",
-        "a model loads again; its streams go on",
+        "cannot load model",
+        "model loaded again",
     ]
 
 
@@ -307,7 +307,7 @@ async def test_a_model_that_is_not_declared_is_tried_ever_more_rarely_too(town: 
     await town.clock.sleep(20 * AGAIN.max_s)
     assert 20 <= len(Building.tried_at) < 50
     assert town.letters() == []
-    assert len([event for event in node.log.events("error") if "does not load" in event]) == 1
+    assert len([event for event in node.log.events("error") if event == "cannot load what the next message needs"]) == 1
     Building.files.add("built")
     await town.until_over()
     assert results(town) == [0]

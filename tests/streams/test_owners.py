@@ -149,7 +149,7 @@ async def test_a_store_that_is_down_is_waited_for(town: Town) -> None:
     await town.send(*numbers(0, 1))
     await finished(town, 2)
     assert len(node.state.calls) < 60, "no hot loop"
-    told = [fields for _, event, fields in node.log.entries if event == "a service fails; trying again"]
+    told = [fields for _, event, fields in node.log.entries if event == "service call failed"]
     assert told
     assert told[0] == {"key": KEY, "error": "down"}
 
@@ -168,7 +168,7 @@ async def test_a_service_that_refuses_is_waited_for(town: Town, error: Exception
     await town.until(lambda: not node.owns(KEY))
     assert len(node.coordinator.called("transfer")) == 9
     assert len(node.state.calls) < 60, "no hot loop"
-    assert node.log.events("warning").count("a service fails; trying again") > 0
+    assert node.log.events("warning").count("service call failed") > 0
 
 
 async def test_an_opening_of_unknown_outcome_is_looked_into(town: Town) -> None:
@@ -212,7 +212,7 @@ async def test_a_commit_over_the_store_s_limit_ends_nobody(town: Town) -> None:
     node.state.instead["commit"] = failing(2, TooLarge("a state of 9 bytes"), town.state.commit)
     await town.send(*numbers(0, 1))
     await finished(town, 2)
-    assert node.log.events("error").count("a commit is too large") == 2
+    assert node.log.events("error").count("commit too large") == 2
 
 
 # --- a store that forgets
@@ -223,7 +223,7 @@ def losses(node: TownNode) -> list[dict[str, Any]]:
     return [
         fields
         for level, event, fields in node.log.entries
-        if level == "error" and event == "the state store has lost commits of a stream"
+        if level == "error" and event == "commits lost by the state store"
     ]
 
 
@@ -252,7 +252,7 @@ async def test_an_owner_whose_store_was_emptied_goes_on_from_what_it_committed(t
     [told] = losses(node)
     assert (told["key"], told["commits_found"]) == (KEY, 0)
     assert told["commits_known"] >= 1
-    assert told["follows"].startswith("it goes on from what its owner knows")
+    assert told["follows"].startswith("the stream goes on from its owner")
 
 
 async def test_what_an_owner_knew_is_stored_with_its_first_commit_whatever_that_says(town: Town) -> None:
@@ -289,7 +289,7 @@ async def test_an_older_snapshot_stands_and_is_named(town: Town) -> None:
     await town.until_over()
     assert town.results("k")[-1] == {"n": 3, "sum": 3}
     [told] = losses(node)
-    assert told["follows"] == "it goes on from the older checkpoint"
+    assert told["follows"] == "the stream goes on from the older checkpoint"
 
 
 async def test_what_a_store_has_forgotten_and_its_queue_too_runs_again(town: Town) -> None:
@@ -307,7 +307,7 @@ async def test_what_a_store_has_forgotten_and_its_queue_too_runs_again(town: Tow
     assert standing.log is not None
     assert (standing.log.seq, standing.state) == (2, b"3")
     [told] = losses(node)
-    assert told["follows"] == "it goes on from the older checkpoint"
+    assert told["follows"] == "the stream goes on from the older checkpoint"
 
 
 async def test_a_stream_that_was_released_before_the_loss_is_named_when_it_comes_again(town: Town) -> None:
@@ -319,7 +319,7 @@ async def test_a_stream_that_was_released_before_the_loss_is_named_when_it_comes
     await town.send(*numbers(0))
     await town.until_over()
     [told] = losses(node)
-    assert told["follows"].startswith("it begins anew")
+    assert told["follows"].startswith("the stream begins from the start")
 
 
 # --- claims and memberships

@@ -83,7 +83,7 @@ async def test_a_renewal_that_fails_is_tried_again_before_the_reservation_lapses
     await desk.clock.sleep(1.5 * RESERVE_S / RENEWALS)
     del desk.service.instead["keep"]
     await desk.clock.sleep(RESERVE_S)
-    assert "could not renew reservations" in desk.log.events("warning")
+    assert "cannot renew reservations" in desk.log.events("warning")
     assert desk.lost == []
 
 
@@ -133,7 +133,7 @@ async def test_what_can_t_be_put_back_stops_nothing_and_shows_again_by_itself(de
     desk.service.instead["put_back"] = failing
     desk.reservations.put_back("s", "k", first)
     await desk.reservations.all_back("s")
-    assert "could not put messages back; they show again by themselves" in desk.log.events("warning")
+    assert "cannot put messages back" in desk.log.events("warning")
     del desk.service.instead["put_back"]
     again = await desk.queue.receive(10, 2 * HIDE_S, HIDE_S, "me")
     assert len(again) == 3

@@ -68,7 +68,7 @@ async def test_a_message_that_waits_for_a_slot_names_the_key_that_has_it_and_sin
     assert waits.sentence == "waits for its slot a-1, which has been busy with s/a for 14 s"
     assert waits.since_s == pytest.approx(10.0, abs=0.1)
     assert [each.key for each in (await reported(node)).waits] == ["s/b"]
-    (line,) = (fields for _, event, fields in node.log.entries if event == "a stream waits")
+    (line,) = (fields for _, event, fields in node.log.entries if event == "stream waits")
     assert line["key"] == "s/b"
     assert str(line["reason"]).startswith("waits for its slot a-1, which has been busy with s/a for ")
     assert node.work.waiting_streams.counts()["slot"] == 1
@@ -86,7 +86,7 @@ async def test_a_short_wait_for_a_slot_is_not_told(town: Town) -> None:
         await town.clock.sleep(0.45)
         assert node.work.waiting_streams.all() == []
     await town.until_over()
-    assert "a stream waits" not in node.log.events("warning")
+    assert "stream waits" not in node.log.events("warning")
 
 
 async def test_a_message_that_runs_says_in_which_slot_and_for_how_long(town: Town) -> None:

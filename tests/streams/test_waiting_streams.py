@@ -36,8 +36,8 @@ def lines(node: TownNode, event: str) -> list[dict[str, object]]:
 async def test_a_gap_is_told_once_while_it_lasts_and_when_it_is_skipped(town: Town) -> None:
     node = await started(town)
     await town.send(*numbers(0, 3))
-    await town.until(lambda: lines(node, "a stream waits"))
-    (line,) = lines(node, "a stream waits")
+    await town.until(lambda: lines(node, "stream waits"))
+    (line,) = lines(node, "stream waits")
     left_s = GAP_S - TOLD_AFTER_S
     assert line["key"] == "s/k"
     assert line["messages"] == 1
@@ -45,7 +45,7 @@ async def test_a_gap_is_told_once_while_it_lasts_and_when_it_is_skipped(town: To
     assert left_s - 4 < float(str(line["reason"]).split()[-3]) <= left_s
     assert node.work.waiting_streams.counts()["gap"] == 1
     await town.until_over()
-    assert len(lines(node, "a stream waits")) == 1
+    assert len(lines(node, "stream waits")) == 1
     assert lines(node, "gap skipped") == [{"key": "s/k", "run": 0, "first": 1, "last": 2}]
     assert (node.host.stats.gaps_skipped, node.host.stats.seqs_missed) == (1, 2)
     assert sum(node.work.waiting_streams.counts().values()) == 0
@@ -105,7 +105,7 @@ async def test_a_commit_under_way_is_no_wait_unless_it_takes_long(town: Town) ->
 async def test_each_of_many_commits_is_a_wait_of_its_own(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     node = await started(town)
     await town.send(*numbers(0, 3))
-    await town.until(lambda: lines(node, "a stream waits"))
+    await town.until(lambda: lines(node, "stream waits"))
     (entry,) = node.work.owners
     waiting_streams = node.work.waiting_streams
     for _ in range(8):  # each was asked for when nobody looked
@@ -116,7 +116,7 @@ async def test_each_of_many_commits_is_a_wait_of_its_own(town: Town, monkeypatch
         waiting_streams.look()
         assert [waits.since_s for waits in waiting_streams.all()] == [pytest.approx(2 * COMMIT_S)]
         assert waiting_streams.all() == [waiting_streams.of(entry)]
-    assert len(lines(node, "a stream waits")) == 1, "no commit takes so long that it is logged"
+    assert len(lines(node, "stream waits")) == 1, "no commit takes so long that it is logged"
 
 
 async def test_a_stream_that_comes_to_wait_for_something_else_is_told_again(town: Town) -> None:
@@ -130,10 +130,10 @@ async def test_a_stream_that_comes_to_wait_for_something_else_is_told_again(town
     )
     node = await town.start(app)
     await town.send(*numbers(0, 2))
-    await town.until(lambda: lines(node, "a stream waits"))
+    await town.until(lambda: lines(node, "stream waits"))
     await town.send(*numbers(1))
-    await town.until(lambda: len(lines(node, "a stream waits")) == 2)
-    _, line = lines(node, "a stream waits")
+    await town.until(lambda: len(lines(node, "stream waits")) == 2)
+    _, line = lines(node, "stream waits")
     assert str(line["reason"]).startswith("parked: ")
     (waits,) = node.work.waiting_streams.all()
     assert TOLD_AFTER_S <= waits.since_s < 2 * TOLD_AFTER_S
@@ -145,7 +145,7 @@ async def test_many_that_wait_fill_no_log(town: Town) -> None:
         await town.send(*numbers(0, 2, key=f"k{number}"))
     await town.until(lambda: lines(node, "more streams wait"))
     told = sum(int(str(line["gap"])) for line in lines(node, "more streams wait"))
-    assert len(lines(node, "a stream waits")) + told == LINES_MAX + 5
+    assert len(lines(node, "stream waits")) + told == LINES_MAX + 5
 
 
 async def test_what_is_set_aside_is_told(town: Town) -> None:

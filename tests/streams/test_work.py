@@ -325,7 +325,7 @@ async def test_state_of_a_newer_version_parks_the_stream_until_it_is_resumed(tow
         "state of s/k has version 2, newer than version 1 of Count; deploy the handler that wrote it"
         in reason
     )
-    assert "state does not load; the stream is parked" in older.log.events("error")
+    assert "state rejected by the handler; stream parked" in older.log.events("error")
     assert town.letters() == []
     assert len(town.queue().messages) == 2
     await older.node.stop()

@@ -119,7 +119,7 @@ class Archiver:
         if now >= self._told_at + TELL_EVERY_S:
             self._told_at = now
             self._log.warning(
-                "the archive does not take messages; they wait for it",
+                "cannot archive messages",
                 stream=self._stream,
                 waiting=self.waiting,
                 error=self.error,

@@ -73,7 +73,7 @@ class Undeclared:
                 for stream in streams if run and not self._closed else ():
                     if stream not in run:
                         self._log.warning(
-                            "no node runs this stream; what is sent waits until one does",
+                            "no node runs the stream",
                             stream=stream,
                             run=run,
                         )

@@ -121,7 +121,7 @@ class Forwarding:
             await self._forward(member, batch[half:])
         else:
             self._host.log.warning(
-                "a message is too large to be forwarded", key=batch[0].key, error=str(error)
+                "message too large to forward", key=batch[0].key, error=str(error)
             )
             self._failed(batch, member)
 

@@ -4,7 +4,7 @@ commands that follow."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -29,17 +29,17 @@ T = TypeVar("T")
 
 FAILURES_LOGGED = 4
 LOG_EVERY_S = 5.0
-"""A call that has failed so many times in a row is logged, at such intervals for all streams together."""
+"""Seconds between logged failures of all streams; a call is logged after ``FAILURES_LOGGED`` in a row."""
 
 SILENT_LOOK_S = 2.0
-"""How often owners that hold messages read the store while the coordinator is silent. An owner that commits
-nothing would not notice that another node has opened its stream, and would keep messages from it."""
+"""Seconds between reads of the store by owners that hold messages while the coordinator is silent: an owner
+that commits nothing would not notice that another node has opened its stream."""
 
 REMEMBERED_MAX = 100_000
-"""For how many streams what is known of them is kept once they are no longer owned here."""
+"""The most streams that are remembered after this node owned them."""
 
 Performer = Callable[[OwnedStream, int, Any], Coroutine[Any, Any, None] | None]
-"""Carries out a command of an owner, which was given in a generation; returns what remains to be done in the
+"""Carries out a command that an owner gave in a generation; returns the work that remains for the
 background."""
 
 
@@ -76,7 +76,7 @@ def rules_of(spec: StreamSpec, limits: Limits, *, by_key: bool = False, fifo: bo
 
 
 class OwnerRegistry:
-    """All owners of a node. ``rules`` has the settings of each stream for its owners. Add performers of all
+    """The owners of a node. ``rules`` has the options of each stream's owners. Add the performers of all
     commands before the start."""
 
     def __init__(
@@ -95,19 +95,19 @@ class OwnerRegistry:
         self._quarantine = quarantine
         self._performers: dict[type, Performer] = {}
         self._entries: dict[str, OwnedStream] = {}
-        self._holding: dict[str, OwnedStream] = {}  # those with messages, so that idle keys cost nothing
+        self._holding: dict[str, OwnedStream] = {}  # with messages: idle keys cost nothing
         self._alarms = Alarms(host.clock, self._entries)
         self.arriving: dict[str, ArrivingStream] = {}
         """The streams that are about to move here."""
         self.commits_known: dict[str, int] = {}
         """By key: the number of commits of a stream when this node last owned it."""
         self._survived: dict[str, Mapping[str, int]] = {}
-        """What each stream's last owner here knew of openings that this node has outlived."""
+        """By key: the openings by head that this node has outlived, as the last owner here counted them."""
         self._logged_at = -LOG_EVERY_S
         self._went = asyncio.Event()
         self._claims_asked = 0
         self.acting = {name for name, spec in specs.items() if spec.acts}
-        """The streams that send effects or set timers. Of some it is known only once they do so."""
+        """The streams that send effects or set timers, as declared or seen."""
 
     def perform_by(self, performers: Mapping[type, Performer]) -> None:
         """Add the performers of some kinds of commands."""
@@ -155,13 +155,15 @@ class OwnerRegistry:
             self.feed(entry, event)
 
     async def retry(
-        self, entry: OwnedStream, generation: int, call: Callable[[], Awaitable[T]], *retried: Retry
+        self,
+        entry: OwnedStream,
+        generation: int,
+        call: Callable[[], Awaitable[T]],
+        retried: Collection[Retry] = (Retry.SAFE, Retry.SAME),
     ) -> T:
-        """Repeat a call while it fails in a way that may be retried, and the opening is current. A refused
-        login, such as after a change of password, is retried too: it had no effect, and people can correct
-        it.
-
-        Raises Fenced once the opening is over."""
+        """Repeat a call while it fails in a way that may be ``retried``, and the opening is current. A
+        refused login is retried too: it had no effect, and people can correct it. Raises Fenced once the
+        opening is over."""
         failures = 0
         while entry.owner.generation == generation:
             try:
@@ -179,9 +181,9 @@ class OwnerRegistry:
         now = self._clock.monotonic()
         if failures >= FAILURES_LOGGED and now >= self._logged_at + LOG_EVERY_S:
             self._logged_at = now
-            self._log.warning("a service fails; trying again", key=entry.key, error=str(error))
+            self._log.warning("service call failed", key=entry.key, error=str(error))
         else:
-            self._log.debug("trying again", key=entry.key, error=str(error))
+            self._log.debug("service call failed", key=entry.key, error=str(error))
 
     async def _serve_alarms(self) -> None:
         await self._alarms.serve(self._ring)
@@ -211,28 +213,25 @@ class OwnerRegistry:
         return iter(list(self._entries.values()))
 
     def of(self, stream: str) -> list[OwnedStream]:
-        """The owned keys of a stream."""
         return [entry for entry in self._entries.values() if entry.spec.name == stream]
 
     def with_messages(self) -> list[OwnedStream]:
-        """The owned keys that hold messages."""
         return list(self._holding.values())
 
     def get(self, key: str) -> OwnedStream | None:
-        """The entry of an owned key."""
         return self._entries.get(key)
 
     @property
     def held(self) -> int:
-        """The number of messages in inboxes, without those that wait behind a gap: the missing message must
-        get in."""
+        """The number of messages in inboxes. Messages behind a gap don't count: the missing one must get
+        in."""
         return sum(
             len(entry.owner.inbox) for entry in self._holding.values() if not entry.owner.runs.is_gapped
         )
 
     def is_gapped(self, key: str) -> bool:
-        """Return True if the messages that the key's owner here holds wait behind a gap, or behind effects
-        that nobody takes."""
+        """Return True if the owner here holds messages behind a gap, or behind effects that no target
+        takes."""
         entry = self._entries.get(key)
         return entry is not None and entry.owner.runs.is_gapped
 
@@ -308,8 +307,8 @@ class OwnerRegistry:
     # -- claims -----------------------------------------------------------------------------------------
 
     def vanished(self) -> None:
-        """Note that the membership is lost: every owner must find its own epoch at the store before it
-        accepts messages again."""
+        """Note that the membership is lost. Each owner accepts messages again once it has found its own epoch
+        at the store."""
         for entry in self:
             self._vanished(entry)
 
@@ -340,7 +339,7 @@ class OwnerRegistry:
                 claims = await self._host.coordinator.claims(self._host.membership.id)
                 ours = {claim.key for claim in claims}
             except HoldfastError as error:
-                self._log.debug("could not read claims", error=str(error))
+                self._log.debug("cannot read claims", error=str(error))
                 tries += 1
                 await self._clock.sleep(self._host.limits.retry.delay_s(tries, self._clock.random()))
                 if number != self._claims_asked:
@@ -367,11 +366,10 @@ class OwnerRegistry:
         return True
 
     def archive_changed(self, stream: str) -> None:
-        """Note that too much waits for the archive of a stream, or no longer does."""
-        self._tasks.spawn(self._hold_back(stream))  # an owner may be just at work, for which too much waits
+        """Hold the owners of a stream back while too much waits for its archive."""
+        self._tasks.spawn(self._hold_back(stream))  # one of these owners may be the caller
 
     async def _hold_back(self, stream: str) -> None:
-        """Hold all owners of a stream back while too much waits for its archive."""
         for entry in self.of(stream):
             self.feed(entry, partial(entry.owner.hold_back, self._deliveries[stream].is_full))
 
@@ -395,7 +393,7 @@ class OwnerRegistry:
             await self._went.wait()
 
     def wake_waiting(self) -> None:
-        """Have those look again who wait for a key to be gone."""
+        """Wake up the callers of ``gone``."""
         self._went.set()
         self._went = asyncio.Event()
 

@@ -189,7 +189,7 @@ class Placing:
             self._unplaced[key] = Unplaced(text, since, now, messages)
         if now >= self._shortage_logged.get(stream, -math.inf) + LOG_EVERY_S:
             self._shortage_logged[stream] = now
-            self._log.warning("no node takes a stream", stream=stream, key=key, reason=text)
+            self._log.warning("cannot place stream", stream=stream, key=key, reason=text)
 
     def unplaced(self) -> Mapping[str, Unplaced]:
         """Return the streams that no node takes, by full key."""

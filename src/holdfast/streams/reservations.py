@@ -114,7 +114,7 @@ class Reservations:
             await self._queues[stream].put_back(some)
         except HoldfastError as error:
             self._log.warning(
-                "could not put messages back; they show again by themselves", stream=stream, error=str(error)
+                "cannot put messages back", stream=stream, error=str(error)
             )
 
     async def _renew(self) -> None:
@@ -129,7 +129,7 @@ class Reservations:
         try:
             lost = await queue.keep(keys, self._host.membership.id, RESERVE_S)
         except HoldfastError as error:
-            self._log.warning("could not renew reservations", stream=stream, error=str(error))
+            self._log.warning("cannot renew reservations", stream=stream, error=str(error))
             return
         for key in lost:
             if key in self._held[stream]:

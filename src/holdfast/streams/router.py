@@ -144,7 +144,7 @@ class Router:
         owner = membership.view.get(claim.member) if claim is not None else None
         if owner is not None and owner.foreign:
             self._host.log.warning(
-                "another program owns a stream; its messages go back to the queue", key=key, owner=owner.name
+                "stream owned by another program", key=key, owner=owner.name
             )
         for item in waiting:
             if item in self.forwards:

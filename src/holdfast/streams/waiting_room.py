@@ -280,7 +280,7 @@ class WaitingRoom:
                 await self._queues[stream].give_back(batch, pause_s)
             except HoldfastError as error:
                 self._host.log.warning(
-                    "could not give back messages; they show again by themselves", error=str(error)
+                    "cannot give messages back", error=str(error)
                 )
 
     async def give_back_all(self) -> int:

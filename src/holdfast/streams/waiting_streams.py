@@ -95,7 +95,7 @@ class WaitingStreams:
                 known.told = True
                 late.append(self._waits(entry, stands, now))
         for waits in late[:LINES_MAX]:
-            self._log.warning("a stream waits", key=waits.key, reason=waits.sentence, messages=waits.messages)
+            self._log.warning("stream waits", key=waits.key, reason=waits.sentence, messages=waits.messages)
         if len(late) > LINES_MAX:
             kinds = dict(Counter(waits.kind for waits in late[LINES_MAX:]))
             self._log.warning("more streams wait", streams=len(late) - LINES_MAX, **kinds)

@@ -270,7 +270,7 @@ class StreamWork:
             now = await state.now("")
             await state.expire(now - limits.results_keep_s, now - limits.idle_keep_s)
         except HoldfastError as error:
-            self._host.log.warning("could not clean up", error=str(error))
+            self._host.log.warning("cannot clean up", error=str(error))
             return
         await expire(self._queues.values(), now - limits.dead_keep_s, self._host.log)
 

@@ -10,7 +10,7 @@ from holdfast.rules.streams.commit_plan import CommitPlan
 from holdfast.rules.streams.inbox import Inbox
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.rules.streams.options import OwnerOptions
-from holdfast.rules.streams.rest import Rest
+from holdfast.rules.streams.owner import Rest
 from holdfast.rules.streams.restarts import Restarts
 from holdfast.rules.streams.run_plan import Blame, RunPlan
 from holdfast.rules.streams.sequencer import Rules, Sequencer

@@ -30,7 +30,7 @@ from holdfast.rules.streams.commands import (
 )
 from holdfast.rules.streams.commit_plan import DROP_AFTER_S, DUE_GRACE_S
 from holdfast.rules.streams.ledger import Checkpoint, Commit, Started, Timer
-from holdfast.rules.streams.rest import LOOK_S
+from holdfast.rules.streams.owner import LOOK_S
 from holdfast.rules.streams.timers import REARM_S, TIMERS, Timers, place_of
 from tests.rules.streams.test_owner import IDLE_S, KEY, RETRY_S, Bench, asked, held
 

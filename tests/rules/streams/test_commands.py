@@ -3,9 +3,8 @@
 from typing import get_args
 
 from holdfast.rules.streams import commands
-from holdfast.rules.streams.commands import Agenda, Settle
+from holdfast.rules.streams.commands import Agenda
 from holdfast.rules.streams.owner import OwnerMachine
-from tests.rules.streams.parts import held
 
 
 def test_every_answer_that_a_command_names_is_an_event_of_the_owner() -> None:
@@ -21,11 +20,3 @@ def test_the_owner_is_called_at_the_earliest_time() -> None:
     for at in (5.0, 7.0, 3.0):
         agenda.wake(at)
     assert agenda.wake_at == 3.0
-
-
-def test_each_settlement_is_counted_until_it_is_answered() -> None:
-    agenda, message = Agenda(), held(0)
-    agenda.settle((), (message,))
-    agenda.settle((), (message,), duplicate=True)
-    assert agenda.commands == [Settle((), (message,)), Settle((), (message,), duplicate=True)]
-    assert agenda.settling == 2

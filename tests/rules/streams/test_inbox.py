@@ -94,3 +94,11 @@ def test_a_store_that_has_fewer_commits_than_at_the_read_has_lost_some() -> None
     doubts = Doubts()
     doubts.look(3)
     assert [doubts.is_lost(number) for number in (2, 3, 4)] == [True, False, False]
+
+
+def test_each_settlement_is_counted_until_it_is_answered() -> None:
+    parts, message = Parts(), held(0)
+    parts.inbox.settle((), (message,))
+    parts.inbox.settle((), (message,), duplicate=True)
+    assert parts.out() == [Settle((), (message,)), Settle((), (message,), duplicate=True)]
+    assert parts.agenda.settling == 2

@@ -31,9 +31,8 @@ from holdfast.rules.streams.commands import (
 )
 from holdfast.rules.streams.ledger import Aside, Checkpoint, Commit, Result, RunLog, Started
 from holdfast.rules.streams.options import OwnerOptions
-from holdfast.rules.streams.owner import OwnerMachine
+from holdfast.rules.streams.owner import LOOK_S, OwnerMachine
 from holdfast.rules.streams.phases import OwnerPhase
-from holdfast.rules.streams.rest import LOOK_S
 from holdfast.rules.streams.run_plan import ALONE_OPENINGS, NOTHING, REACH, RUN_LIMIT
 from holdfast.rules.streams.sequencer import Rules
 from holdfast.rules.streams.wait_reason import WaitReason

@@ -3,7 +3,7 @@
 from holdfast.common.message import Life, Place
 from holdfast.rules.streams.commands import Peek, PutBack, Release, Transfer, Write
 from holdfast.rules.streams.ledger import RunLog
-from holdfast.rules.streams.rest import LOOK_S
+from holdfast.rules.streams.owner import LOOK_S
 from tests.rules.streams.parts import Parts, held
 
 

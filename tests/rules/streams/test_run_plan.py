@@ -28,7 +28,6 @@ def test_a_head_is_started_before_it_runs() -> None:
     parts = Parts()
     run = begun(parts, 2)
     assert [message.place.seq for message in run.messages] == [0, 1]
-    assert parts.runs.mark_next() == Place(0, 0).name
     assert parts.runs.at_risk == Place(0, 0).name
 
 
@@ -87,7 +86,7 @@ def test_timers_and_messages_take_turns() -> None:
     parts.runs.ran([None], b"", 1, (), 0.0)
     parts.offer(held(1))
     parts.runs.plan(0.0, may_begin=True)
-    parts.commits.compose(0.0, parts.runs.mark_next())
+    parts.commits.compose(0.0, parts.runs.next_head)
     commit, _, _ = parts.commits.committed()
     parts.blame.committed(commit.starting)
     parts.out()

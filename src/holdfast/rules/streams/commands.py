@@ -176,10 +176,3 @@ class Agenda:
     def wake(self, at: float) -> None:
         """Have the owner called at ``at``, or earlier."""
         self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
-
-    def settle(
-        self, letters: tuple[PendingDeadLetter, ...], messages: tuple[Held, ...], *, duplicate: bool = False
-    ) -> None:
-        """Have dead letters sent, then messages deleted, then their senders notified."""
-        self.settling += 1
-        self.commands.append(Settle(letters, messages, duplicate))

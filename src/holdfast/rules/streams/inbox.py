@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import TIMER_RUN, Life, Place
 from holdfast.rules.streams.backlog import Backlog, Order
-from holdfast.rules.streams.commands import Agenda, Peek, RefuseRequests, Return
+from holdfast.rules.streams.commands import Agenda, Peek, RefuseRequests, Return, Settle
 from holdfast.rules.streams.commit_plan import BatchEntry, CommitPlan
 from holdfast.rules.streams.options import OwnerOptions
 from holdfast.rules.streams.restarts import Restarts, answered_run, come_back
@@ -232,7 +232,14 @@ class Inbox:
         held.become(Life.COMMITTED)
         held.aside = held.skipped_before if verdict is Verdict.SKIPPED else ""
         letters = (PendingDeadLetter(held.aside, held),) if held.aside else ()
-        self.agenda.settle(letters, (held,), duplicate=True)
+        self.settle(letters, (held,), duplicate=True)
+
+    def settle(
+        self, letters: tuple[PendingDeadLetter, ...], messages: tuple[Held, ...], *, duplicate: bool = False
+    ) -> None:
+        """Have dead letters sent, then messages deleted, then their senders notified."""
+        self.agenda.settling += 1
+        self.agenda.commands.append(Settle(letters, messages, duplicate))
 
     # -- openings -------------------------------------------------------------------------------------------
 
@@ -309,7 +316,7 @@ class Inbox:
             elif entry.kind == "gap" and self.rules.order.on_gap == "dead-letter":
                 letters.append(PendingDeadLetter(entry.reason, run=entry.run, span=entry.span))
         if messages or letters:
-            self.agenda.settle(tuple(letters), tuple(messages))
+            self.settle(tuple(letters), tuple(messages))
 
     def judged_again(self, place: Place, verdict: Verdict, now: float) -> None:
         """Note that a message which waited is no longer new after a commit."""

@@ -27,7 +27,9 @@ from holdfast.rules.streams.commands import (
     HandOver,
     Open,
     Peek,
+    PutBack,
     Reclaim,
+    Release,
     Return,
     Transfer,
 )
@@ -36,12 +38,91 @@ from holdfast.rules.streams.inbox import Inbox
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.rules.streams.options import NOTHING_BROUGHT, MovedFrom, OwnerOptions
 from holdfast.rules.streams.phases import NEXT_PHASES, OPENED, OwnerPhase
-from holdfast.rules.streams.rest import LOOK_S, Rest
 from holdfast.rules.streams.restarts import Restarts
 from holdfast.rules.streams.run_plan import REACH, Blame, RunPlan, run_max
 from holdfast.rules.streams.sequencer import ALWAYS, Sequencer
 from holdfast.rules.streams.timers import WALL_LOOK_S
 from holdfast.rules.streams.wait_reason import WaitReason
+
+LOOK_S = 30.0
+"""Seconds between reads of the store by an owner that is parked or holds at a gap: an operator may have
+changed the stream and not have reached the owner."""
+
+
+class Rest:
+    """The decision when an owner leaves its stream, because it moves or has nothing to do. It is made while
+    nothing runs and no commit or start is under way."""
+
+    __slots__ = ("busy_at", "look_at", "putting_back", "runs", "target", "target_knows")
+
+    runs: RunPlan
+    """The plan of the present opening."""
+
+    def __init__(self, now: float) -> None:
+        self.busy_at = now
+        """When the stream last had something to do, in monotonic seconds."""
+        self.look_at = 0.0
+        """When the store is read next though nothing happens."""
+        self.target = ""
+        """The membership to which the stream moves; empty if the claim is released."""
+        self.target_knows = False
+        """True if the target knows that the key is reserved."""
+        self.putting_back = False
+        """True while messages go back to the queue."""
+
+    @property
+    def text(self) -> str:
+        """The reason for which a stream that moves still waits."""
+        return f"its move to {self.target}" if self.target else "its release"
+
+    def plan_move(self, now: float) -> Transfer | Release | None:
+        """Plan the next step of a move, and return the last one. First a commit takes the mark of the head
+        away, because a move is no start of it, and drops the effects that targets have taken. Then messages
+        of a reserved key go back to the queue, and the next owner takes them in order."""
+        runs, blame, effects = self.runs, self.runs.blame, self.runs.effects
+        inbox, backlog = runs.inbox, runs.inbox.backlog
+        if inbox.doubts.covered:
+            return None  # the read of the store, which is under way, comes first
+        if blame.marked:
+            blame.suspect = ""
+        if blame.marked or effects.has_taken or effects.has_refused:
+            runs.commits.compose(now, blame.suspect or runs.next_head)
+            return None
+        if backlog.is_pending or self.putting_back:
+            return None  # its answer comes
+        if backlog.is_reserved and (gone := inbox.put_back(now)):
+            self.putting_back = True
+            runs.agenda.commands.append(PutBack(gone))
+            return None
+        return Transfer(self.target) if self.target else Release()
+
+    def plan_idle(self, now: float) -> Release | None:
+        """Return the release of a stream that has nothing to do. Otherwise have the store read from time to
+        time while messages wait for others."""
+        runs = self.runs
+        inbox, agenda = runs.inbox, runs.agenda
+        if inbox.doubts.covered:
+            return None  # the read of the store, which is under way, comes first
+        if inbox.held or inbox.backlog.is_used:
+            if agenda.wake_at is None or self._waits_for_others:
+                if now >= self.look_at:
+                    self.look_at = now + LOOK_S
+                    inbox.look()
+                agenda.wake(self.look_at)
+        elif not agenda.settling:
+            step = runs.commits.before_release(now, self.busy_at)
+            if step == "record":
+                runs.commits.compose(now, runs.blame.suspect or runs.next_head, resting=True)
+            elif step == "release":
+                return Release()
+        return None
+
+    @property
+    def _waits_for_others(self) -> bool:
+        """True if held messages may wait for what no clock brings: an operator, a model, or a target."""
+        runs = self.runs
+        holds = runs.rules.order.on_gap == "hold"
+        return bool(runs.commits.parked or runs.obstacle or runs.effects.is_full or holds)
 
 
 class OwnerMachine:
@@ -285,11 +366,15 @@ class OwnerMachine:
         if not effects.is_idle:
             self._plan_hand_over(now)
         if blame.starting is None and commits.is_time(now, runs=bool(runs.running)):
-            commits.compose(now, runs.mark_next())
+            # Only a Start replaces the mark of a suspect: its count would be lost otherwise.
+            commits.compose(now, blame.suspect or (runs.running[0].name if runs.running else runs.next_head))
         if self.backlog.is_used:
             self._plan_backlog(now)
         if not (runs.running or commits.batch or commits.commit is not None or blame.starting is not None):
-            self._plan_rest(now)
+            is_moving = self.phase is OwnerPhase.MOVING
+            if last := self.rest.plan_move(now) if is_moving else self.rest.plan_idle(now):
+                self._enter(OwnerPhase.TRANSFERRING if isinstance(last, Transfer) else OwnerPhase.RELEASING)
+                self.agenda.commands.append(last)
 
     def models_loaded(self, now: float) -> None:
         """Answer to LoadModels."""
@@ -466,13 +551,6 @@ class OwnerMachine:
         self._advance(now)
 
     # -- rest: moves and idleness ---------------------------------------------------------------------------
-
-    def _plan_rest(self, now: float) -> None:
-        is_moving = self.phase is OwnerPhase.MOVING
-        step = self.rest.plan_move(now) if is_moving else self.rest.plan_idle(now)
-        if step is not None:
-            self._enter(OwnerPhase.TRANSFERRING if isinstance(step, Transfer) else OwnerPhase.RELEASING)
-            self.agenda.commands.append(step)
 
     def move(self, target: str, now: float, *, knows_deep: bool = False) -> bool:
         """Begin to move the stream to the membership ``target``; if that is empty, the claim is released.

@@ -323,13 +323,6 @@ class RunPlan:
         self.agenda.commands.append(run)
         self.loaded = True
 
-    def mark_next(self) -> str:
-        """Return the head that the next commit marks. An unfinished mark found at the opening stays until a
-        Start replaces it, and suspects are marked by Start alone. Otherwise their counts would be lost."""
-        if self.blame.suspect:
-            return self.blame.suspect
-        return self.running[0].name if self.running else self.next_head
-
     def find(self, place: Place) -> Held:
         """Return the message or the firing that has this place."""
         return self.timers.firings[place] if place.run == TIMER_RUN else self.inbox.held[place]

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.cluster.host import Host
 from holdfast.common.message import Life
-from holdfast.errors import Fenced, HoldfastError, Retry
+from holdfast.errors import Fenced, HoldfastError
 from holdfast.ports.queue import Delivery, Taken
 from holdfast.rules.streams.backlog import Reserve, Take, Unreserve
 from holdfast.rules.streams.commands import PutBack
@@ -22,8 +22,8 @@ Bring = Callable[[str, Sequence[Delivery]], Awaitable[None]]
 
 
 class Backlogs:
-    """Performs the commands on the backlogs of streams. ``room`` returns how many further messages of a
-    stream the node has room for; ``bring`` brings what was taken to its owners."""
+    """Performs the commands on the backlogs of streams. ``room`` returns the free places of a stream;
+    ``bring`` brings the taken messages to their owners."""
 
     def __init__(
         self,
@@ -52,18 +52,13 @@ class Backlogs:
         )
 
     async def reserve(self, entry: OwnedStream, generation: int, _: Reserve) -> None:
-        """Reserve the messages of a key for its owner."""
         stream, key, owner = entry.spec.name, entry.plain_key, entry.owner
         try:
             granted = await self._owners.retry(
-                entry,
-                generation,
-                lambda: self._reservations.reserve(stream, key, owner.epoch),
-                Retry.SAFE,
-                Retry.SAME,
+                entry, generation, lambda: self._reservations.reserve(stream, key, owner.epoch)
             )
         except Fenced:
-            return  # what may have been reserved is reserved again, or lapses
+            return  # a reservation that was made is renewed by the next opening, or lapses
         except HoldfastError as error:
             self._owners.note_failure(entry, error)
             granted = False
@@ -75,32 +70,29 @@ class Backlogs:
             self._waiting.reserved(entry.key)
 
     def unreserve(self, entry: OwnedStream, _: int, __: Unreserve) -> Coroutine[Any, Any, None]:
-        """Give a reservation up."""
         return self._reservations.unreserve(entry.spec.name, entry.plain_key)
 
     async def take(self, entry: OwnedStream, generation: int, command: Take) -> None:
-        """Take messages of a key from its queue."""
         stream, owner = entry.spec.name, entry.owner
         taken: Taken | None = Taken([], more=True)
         if (limit := min(command.limit, self.room(stream))) > 0:
             try:
                 taken = await self._reservations.take(stream, entry.plain_key, limit, command.after)
             except (HoldfastError, OSError) as error:
-                self._log.debug("could not take messages", key=entry.key, error=str(error))
+                self._log.debug("cannot take messages", key=entry.key, error=str(error))
         if taken is None:
             self._owners.answer(entry, generation, owner.reservation_lost)
             return
         try:
             await self._bring(stream, taken.deliveries)
         except (HoldfastError, OSError) as error:
-            self._log.warning("could not set a message aside", stream=stream, error=str(error))
+            self._log.warning("cannot set message aside", stream=stream, error=str(error))
         count, more = len(taken.deliveries), taken.more
         highest = max((delivery.turn or 0 for delivery in taken.deliveries), default=0)
         self._owners.answer(entry, generation, lambda now: owner.took(count, highest, more, now))
 
     async def put_back(self, entry: OwnedStream, generation: int, command: PutBack) -> None:
-        """Put messages back before their stream moves. Those that don't get there show again by
-        themselves."""
+        """Put messages back before their stream moves. If that fails, the queue delivers them again later."""
         stream = entry.spec.name
         for held in command.messages:
             held.become(Life.GIVEN_BACK)

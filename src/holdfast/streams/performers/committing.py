@@ -1,4 +1,4 @@
-"""Sends commits, and does what follows from those that the store has accepted."""
+"""Sends commits, and settles the messages of accepted commits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.cluster.host import Host
 from holdfast.cluster.tracer import OpenSpan, trace_of
 from holdfast.common.held import Held
 from holdfast.common.message import CommitPlace
-from holdfast.errors import Fenced, Retry, TooLarge
+from holdfast.errors import Fenced, TooLarge
 from holdfast.ports.state import StateStore
 from holdfast.rules.streams import ledger
 from holdfast.rules.streams.commands import HandOver, RefuseRequests, Settle, Write
@@ -61,13 +61,10 @@ class Committer:
     # -- commits ----------------------------------------------------------------------------------------
 
     async def write(self, entry: OwnedStream, generation: int, command: Write) -> None:
-        """Send a commit, and repeat it unchanged while its outcome is unknown."""
         owner, commit, sent_at = entry.owner, command.commit, self._clock.monotonic()
         span = self._begin_span(entry) if entry.traced else None
         try:
-            await self._owners.retry(
-                entry, generation, partial(self._state.commit, commit), Retry.SAFE, Retry.SAME
-            )
+            await self._owners.retry(entry, generation, partial(self._state.commit, commit))
         except Fenced:
             if span is not None:
                 span.end("another opening of the stream has fenced this one")
@@ -78,7 +75,7 @@ class Committer:
             text = str(error)
             if span is not None:
                 span.end(text)
-            self._log.error("a commit is too large", key=entry.key, error=text)
+            self._log.error("commit too large", key=entry.key, error=text)
             self._owners.answer(entry, generation, lambda now: owner.refused(text, now))
             return
         self._took_commit[entry.spec.name].note(self._clock.monotonic() - sent_at)
@@ -107,7 +104,6 @@ class Committer:
         entry.reopened = 0
 
     def _log_gaps(self, entry: OwnedStream, gaps: Sequence[Gap]) -> None:
-        """Log the gaps that a commit has skipped for good."""
         for gap in gaps:
             self._stats.gaps_skipped += 1
             self._stats.seqs_missed += gap.span.last - gap.span.first + 1
@@ -133,7 +129,7 @@ class Committer:
             self._stats.duplicates += len(held.receipts)
 
         def done() -> None:
-            if asked:  # only now that the dead letter is sent: the client may then delete the message
+            if asked:  # the dead letter is sent, so the client may delete its message
                 self._answer_requests(entry, command, [held for held in asked if held.aside])
             self._owners.feed(entry, owner.settled)
 
@@ -148,7 +144,7 @@ class Committer:
         tracker.settle(settlement, at_once=bool(asked) and tracker.archives)
 
     def _note_times(self, entry: OwnedStream, command: Settle) -> None:
-        """Note how long the messages of an accepted commit were under way."""
+        """Note the times from delivery to settlement."""
         now, took = self._clock.monotonic(), self._took_delivery[entry.spec.name]
         for held in command.messages:
             if held.receipts and (received_at := held.receipts[0].received_at) != math.inf:
@@ -174,7 +170,6 @@ class Committer:
             self._requests.settled(entry.key, held, command.duplicate)
 
     def hand_over(self, entry: OwnedStream, _: int, command: HandOver) -> None:
-        """Hand effects over to their target."""
         owner, epoch, effect_id = entry.owner, entry.owner.epoch, command.effects[0].id
 
         def answer(outcome: HandOverOutcome, count: int, reason: str) -> None:
@@ -189,7 +184,6 @@ class Committer:
         self._deliverer.hand_over(entry.spec.name, entry.key, command.effects, answer)
 
     def refuse_requests(self, entry: OwnedStream, _: int, command: RefuseRequests) -> None:
-        """Answer clients whose requests aren't handled now."""
         self._requests.refused(entry.key, command)
 
 

@@ -1,4 +1,4 @@
-"""Loads the models of streams in their slots, and has streams wait, or move, that can't run here."""
+"""Loads the models of streams in their slots. Streams that can't run here wait, or move."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from holdfast.streams.slots import SlotCrash, SlotHandle, SlotHandles
 
 
 class Loader:
-    """Performs loads of models. ``models`` are those that the app declares. ``on_obstacle`` is called with a
-    stream that can't run here (see ``Obstacles``), or can again."""
+    """Performs loads of models. ``models`` names the declared ones. ``on_obstacle`` is called with a stream
+    that can't run here (see ``Obstacles``), or can again."""
 
     def __init__(
         self,
@@ -42,14 +42,13 @@ class Loader:
         owners.perform_by({LoadModels: self.load})
 
     def load(self, entry: OwnedStream, generation: int, _: LoadModels) -> Coroutine[Any, Any, None]:
-        """Load the models that the stream declares."""
         entry.called_at = self._host.clock.monotonic()
         return self._load(entry, generation)
 
     async def _load(self, entry: OwnedStream, generation: int) -> None:
         owner = entry.owner
         if owner.generation != generation:
-            return  # it may have been released, and would then keep a handle for ever
+            return  # a released stream would keep its slot for ever
         handle = self._assignment.handle_of(entry)
         async with handle.loads:
             if owner.generation == generation:
@@ -85,13 +84,13 @@ class Loader:
     # -- streams that can't run here --------------------------------------------------------------------
 
     def unblock(self, stream: str) -> None:
-        """Have the streams go on that waited for an obstacle which is gone."""
+        """Resume the streams that waited for an obstacle."""
         for entry in self.obstructed_streams(stream):
             self._owners.feed(entry, entry.owner.unblocked)
 
     def obstructed_streams(self, stream: str) -> list[OwnedStream]:
-        """Return the owned keys of a stream that this node can't run and another may: a declared model does
-        not load here, or their state is newer than the handler."""
+        """Return the owned keys of a stream that another node may be able to run: a declared model doesn't
+        load here, or the state is newer than the handler."""
         return [
             entry for entry in self._owners.of(stream) if entry.owner.runs.obstacle and not entry.tries_alone
         ]
@@ -99,8 +98,7 @@ class Loader:
     def model_failed(
         self, entry: OwnedStream, generation: int, model: str, reason: str, handled: int = 0
     ) -> None:
-        """Note that a handler asked for a model that doesn't load, after it had handled ``handled`` messages
-        of its run."""
+        """Note that a handler asked for a model that doesn't load, after ``handled`` messages of its run."""
         if model not in self._models:
             self.wait_alone(entry, generation, reason, handled)
             return
@@ -109,42 +107,38 @@ class Loader:
         self.obstructed(entry, generation, reason, handled)
 
     def obstructed(self, entry: OwnedStream, generation: int, obstacle: str, handled: int = 0) -> None:
-        """Note that this node can't run the stream, which waits here or moves to a node that can."""
+        """Note that this node can't run the stream: it waits, or moves to a node that can."""
         entry.tries_alone = False
         self._owners.answer(entry, generation, lambda now: entry.owner.models_failed(obstacle, now, handled))
         self._on_obstacle(entry.spec.name)
 
     def wait_alone(self, entry: OwnedStream, generation: int, reason: str, handled: int) -> None:
-        """Have the stream wait for what its next message needs, a model that isn't declared or a stored body.
-        Only a message can show whether that loads, and nobody knows which other streams need it, so this
-        stream waits here alone."""
+        """Have the stream wait for an undeclared model or a stored body, which its next message needs. Only a
+        message can show whether that loads, so other streams go on."""
         if (handle := self._waits(entry, generation, reason, handled)) is None:
             return
         entry.tries_alone = True
         if entry.failed_loads == 1:
-            self._host.log.error(
-                "what the next message needs does not load here; the stream waits",
-                key=entry.key,
-                error=reason,
-            )
+            self._host.log.error("cannot load what the next message needs", key=entry.key, error=reason)
         self._host.tasks.spawn(self._try_alone(entry, generation, handle))
 
     def wait_for_reader(self, entry: OwnedStream, generation: int, reason: str) -> None:
-        """Have a stream whose state is newer than the handler here move to a node that reads it. Until one
-        takes it, it is looked at again with pauses: that node may be full now, or leave."""
+        """Move a stream whose state is newer than the handler here to a node that reads it. Until one takes
+        it, the stream is tried again after pauses."""
         if (handle := self._waits(entry, generation, reason)) is None:
             return
         if entry.failed_loads == 1:
             self._host.log.warning(
-                "the state is newer than the handler here; the stream moves to a node that reads it",
+                "state newer than the handler",
                 key=entry.key,
                 error=reason,
+                fix="deploy the newer handler here",
             )
         self._on_obstacle(entry.spec.name)
         self._host.tasks.spawn(self._try_alone(entry, generation, handle))
 
     def _waits(self, entry: OwnedStream, generation: int, reason: str, handled: int = 0) -> SlotHandle | None:
-        """Tell the owner why its stream waits. Returns the handle, if it waits here now."""
+        """Note at the owner why its stream waits. Return its slot, or None if it doesn't wait here."""
         self._owners.answer(entry, generation, lambda now: entry.owner.models_failed(reason, now, handled))
         if entry.owner.generation != generation or not entry.owner.runs.obstacle or entry.handle is None:
             return None
@@ -152,7 +146,7 @@ class Loader:
         return entry.handle
 
     def is_read_elsewhere(self, entry: OwnedStream) -> bool:
-        """Return True if another living node has said that its handler reads the stream's state."""
+        """Return True if the handler of another living node reads the stream's state."""
         membership = self._host.membership
         others = [member for member in membership.view.values() if member.id != membership.id]
         return can_be_read(others, entry.spec.name, entry.owner.commits.state_version)

@@ -12,7 +12,6 @@ from holdfast.errors import (
     HoldfastError,
     MembershipLost,
     OutcomeUnknown,
-    Retry,
     Unavailable,
 )
 from holdfast.rules.streams.commands import Dropped, HandOff, Release, Return, Transfer
@@ -26,7 +25,7 @@ from holdfast.streams.slot_assignment import SlotAssignment
 
 
 class Mover:
-    """Performs the commands by which an owner gives up messages, its claim, and itself."""
+    """Performs the commands by which an owner gives up messages and its claim, and ends."""
 
     def __init__(
         self,
@@ -82,10 +81,9 @@ class Mover:
     # -- the claim --------------------------------------------------------------------------------------
 
     async def transfer(self, entry: OwnedStream, generation: int, command: Transfer) -> None:
-        """Transfer the claim."""
         try:
             outcome = await self._owners.retry(
-                entry, generation, lambda: self._try_transfer(entry, command.target), Retry.SAFE, Retry.SAME
+                entry, generation, lambda: self._try_transfer(entry, command.target)
             )
         except Fenced:
             return
@@ -98,7 +96,7 @@ class Mover:
         except MembershipLost:
             return "kept"
         except ClaimLost:
-            # Perhaps an earlier try took effect, and its answer was lost.
+            # An earlier try may have taken effect, and its answer was lost.
             claim = await self._coordinator.lookup(entry.key)
             return "done" if claim is not None and claim.member == target else "refused"
         except (Unavailable, OutcomeUnknown):
@@ -108,15 +106,13 @@ class Mover:
         return "done"
 
     async def release(self, entry: OwnedStream, generation: int, _: Release) -> None:
-        """Release the claim."""
         try:
             await self._coordinator.release(entry.claim)
         except HoldfastError as error:
-            self._host.log.debug("could not release", key=entry.key, error=str(error))
+            self._host.log.debug("cannot release claim", key=entry.key, error=str(error))
         self._owners.answer(entry, generation, lambda now: entry.owner.released())
 
     def end(self, entry: OwnedStream, _: int, __: Dropped) -> None:
-        """Forget an owner that is at its end."""
         if self._owners.forget(entry):
             self._loads.forget(entry.key)
         self._assignment.leave(entry)

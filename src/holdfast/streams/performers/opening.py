@@ -1,4 +1,4 @@
-"""Reads and opens streams at the state store, and checks whose their claims are."""
+"""Opens streams at the state store, and checks their claims."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ LEFT_MAX = 1000
 
 
 class Opener:
-    """Performs the commands by which an owner comes to hold its stream, and finds out whether it still
-    does."""
+    """Performs the commands by which an owner gets its stream, and checks that it still has it."""
 
     def __init__(self, owners: OwnerRegistry, host: Host, state: StateStore) -> None:
         self._owners = owners
@@ -42,12 +41,9 @@ class Opener:
     # -- the store --------------------------------------------------------------------------------------
 
     async def peek(self, entry: OwnedStream, generation: int, _: Peek) -> None:
-        """Read the checkpoint."""
         entry.looks += 1
         try:
-            checkpoint = await self._owners.retry(
-                entry, generation, lambda: self._state.peek(entry.key), Retry.SAFE, Retry.SAME
-            )
+            checkpoint = await self._owners.retry(entry, generation, lambda: self._state.peek(entry.key))
         except Fenced:
             return
         finally:
@@ -57,14 +53,13 @@ class Opener:
         self._owners.answer(entry, generation, lambda now: entry.owner.peeked(checkpoint, now))
 
     async def open(self, entry: OwnedStream, generation: int, command: Open) -> None:
-        """Open the stream at the epoch that the command expects."""
         owner = entry.owner
         try:
             checkpoint = await self._owners.retry(
                 entry,
                 generation,
                 lambda: self._state.open(entry.key, command.expect, self._host.membership.id),
-                Retry.SAFE,
+                (Retry.SAFE,),
             )
         except (Fenced, OutcomeUnknown):
             self._owners.answer(entry, generation, owner.open_failed)
@@ -87,24 +82,20 @@ class Opener:
     async def quiet_s(
         self, entry: OwnedStream, generation: int, standing: Checkpoint, recalled: bool
     ) -> float:
-        """Return how many seconds ago the last message was committed, where that matters. The clock of the
-        store is used, which dated the commit, because this host's clock may have been set. A recalled commit
-        is dated by this node."""
+        """Return the seconds since the last message was committed; 0 if the stream doesn't need them. The
+        store's clock counts, which dated the commit; a recalled commit is dated by this node."""
         if entry.owner.rules.order.restart_after_s is None:
             return 0.0
         before_s = standing.log.quiet_s if standing.log is not None else 0.0
         if recalled and entry.committed_at is not None:
             return before_s + self.clock.monotonic() - entry.committed_at
-        now = await self._owners.retry(
-            entry, generation, lambda: self._state.now(entry.key), Retry.SAFE, Retry.SAME
-        )
+        now = await self._owners.retry(entry, generation, lambda: self._state.now(entry.key))
         return before_s + max(0.0, now - standing.at)
 
     def _recall(self, entry: OwnedStream, checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
-        """Return the checkpoint that an opening found, or the last one of this owner if the store has lost it
-        (with True). If the store has nothing at all, nobody has committed since, so the stream goes on from
-        this owner's last commit. If the store has an older checkpoint, another owner may have gone on from
-        it, so it counts."""
+        """Return the checkpoint to go on from, and True if the store has lost it. If the store has nothing at
+        all, no other owner has committed, so this owner's last commit counts. An older checkpoint at the
+        store counts, because another owner may have gone on from it."""
         last = entry.last
         known = self._owners.commits_known.get(entry.key, 0) if last is None else last.number
         entry.last = checkpoint
@@ -114,14 +105,14 @@ class Opener:
         nothing = checkpoint.number == 0 and checkpoint.log is None
         recalled = nothing and last is not None and last.number == known
         follows = (
-            "it goes on from what its owner knows; results of before are lost"
+            "the stream goes on from its owner's memory; earlier results are lost"
             if recalled
-            else "it begins anew: frames that were committed before are not waited for or known"
+            else "the stream begins from the start; what was committed before is unknown"
             if nothing
-            else "it goes on from the older checkpoint"
+            else "the stream goes on from the older checkpoint"
         )
         self._host.log.error(
-            "the state store has lost commits of a stream",
+            "commits lost by the state store",
             key=entry.key,
             commits_known=known,
             commits_found=checkpoint.number,
@@ -138,15 +129,13 @@ class Opener:
     # -- the claim --------------------------------------------------------------------------------------
 
     async def check_claim(self, entry: OwnedStream, generation: int, _: CheckClaim) -> None:
-        """Check whether the claim is still ours, after a growing pause."""
+        """Look the claim up, after a growing pause."""
         entry.reopened += 1
         if entry.reopened > 1:
             retry = self._host.limits.retry
             await self.clock.sleep(retry.delay_s(entry.reopened, self.clock.random()))
         try:
-            claim = await self._owners.retry(
-                entry, generation, lambda: self._standing_claim(entry), Retry.SAFE, Retry.SAME
-            )
+            claim = await self._owners.retry(entry, generation, lambda: self._standing_claim(entry))
         except Fenced:
             return
         ours = claim is not None and claim.member == self._host.membership.id
@@ -155,8 +144,7 @@ class Opener:
         self._owners.answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
 
     async def _standing_claim(self, entry: OwnedStream) -> Claim | None:
-        """Return the claim on a key; None if the coordinator has been silent for so long that our membership
-        may have ended."""
+        """Return the claim on a key; None if our membership may have ended in the coordinator's silence."""
         try:
             return await self._coordinator.lookup(entry.key)
         except (Unavailable, OutcomeUnknown):
@@ -166,13 +154,12 @@ class Opener:
         return None
 
     async def _see_who_opened(self, entry: OwnedStream) -> None:
-        """Check who opened the stream last, while the coordinator is silent. If another node did, the
-        coordinator must have answered that node, so only this node is cut off. An operator can open a stream
-        without it."""
+        """Check which member opened the stream last, while the coordinator is silent. If another node did,
+        the coordinator answers that node, so only this node is cut off. An operator needs no coordinator."""
         try:
             standing = await self._state.peek(entry.key)
         except HoldfastError as error:
-            self._host.log.debug("could not see who opened a stream", key=entry.key, error=str(error))
+            self._host.log.debug("cannot read the last opening", key=entry.key, error=str(error))
             return
         if standing is None or not 0 < entry.owner.epoch < standing.epoch:
             return
@@ -180,12 +167,11 @@ class Opener:
             self._host.membership.cut_off()
 
     async def reclaim(self, entry: OwnedStream, generation: int, command: Reclaim) -> None:
-        """Claim the key again after a lost membership, if the store shows that this opening is still
-        current."""
+        """Claim the key again after a lost membership, if this opening is still current at the store."""
         await self._host.membership.joined.wait()
         try:
             ours = await self._owners.retry(
-                entry, generation, lambda: self._claim_again(entry, command.epoch), Retry.SAFE, Retry.SAME
+                entry, generation, lambda: self._claim_again(entry, command.epoch)
             )
         except (Fenced, MembershipLost):
             ours = False

@@ -17,7 +17,6 @@ from holdfast.errors import (
     HoldfastError,
     InvalidMessage,
     ModelFailed,
-    Retry,
     StateRejected,
     ValueLost,
 )
@@ -36,7 +35,7 @@ from holdfast.streams.traces import HandlingSpans
 
 
 class Runner:
-    """Performs starts and runs. ``streams`` names the declared streams."""
+    """Performs starts and runs."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class Runner:
     # -- starts -----------------------------------------------------------------------------------------
 
     async def start(self, entry: OwnedStream, generation: int, command: Start) -> None:
-        """Count an opening that begins a head, once the head's turn in the quarantine has come."""
+        """Count an opening that begins a head, after the head's turn in the quarantine has come."""
         owner, quarantine = entry.owner, self._quarantine
         epoch = owner.epoch
         if command.alone and entry.alone != command.head:
@@ -77,14 +76,10 @@ class Runner:
             entry.alone = command.head
         elif not entry.alone and not quarantine.is_open:
             with _kept_waiting(entry):
-                await quarantine.opened()  # what doesn't run yet is not to be counted
+                await quarantine.opened()  # a head that doesn't run yet must not be counted
         try:
             openings = await self._owners.retry(
-                entry,
-                generation,
-                partial(self._state.start, entry.key, epoch, command.head),
-                Retry.SAFE,
-                Retry.SAME,
+                entry, generation, partial(self._state.start, entry.key, epoch, command.head)
             )
         except Fenced:
             self._host.stats.fenced += 1
@@ -95,7 +90,6 @@ class Runner:
     # -- runs -------------------------------------------------------------------------------------------
 
     def run(self, entry: OwnedStream, generation: int, command: Run) -> Coroutine[Any, Any, None]:
-        """Run messages in the slot of their stream."""
         entry.called_at = self._clock.monotonic()
         return self._run(entry, generation, command)
 
@@ -135,7 +129,7 @@ class Runner:
                 if command.version > spec.handler.version and self._loader.is_read_elsewhere(entry):
                     self._loader.wait_for_reader(entry, generation, text)
                     return
-                self._log.error("state does not load; the stream is parked", key=entry.key, error=text)
+                self._log.error("state rejected by the handler; stream parked", key=entry.key, error=text)
                 answer(entry, generation, lambda now: owner.rejected(text, now))
             case ModelFailed():
                 self._loader.model_failed(entry, generation, error.model, text)
@@ -181,7 +175,7 @@ class Runner:
         if command.fresh and entry.owner.generation == generation:
             await self._open_handler(entry, command)
         if entry.owner.generation != generation:
-            return None  # its handler may be open in the slot by now: run nothing in it
+            return None  # the next opening may use the slot by now
         handle, slot = entry.handle, entry.slot
         if handle is None or slot is None:
             raise SlotCrash("the slot was replaced", "", guilty=False)
@@ -215,8 +209,8 @@ class Runner:
     async def _works(
         self, entry: OwnedStream, generation: int, command: Run, spans: HandlingSpans | None
     ) -> list[MessageWork] | None:
-        """Return what the slot gets of a run; None if the body of its first message can't be read, for now or
-        for ever. A message with a stored body goes alone, so that a run needs memory for one of them."""
+        """Return the work for the slot; None if the body of the first message can't be read. A message with a
+        stored body goes alone, so that a run needs memory for one of them."""
         messages, body = command.messages, command.messages[0].body
         is_stored = [STORED in held.attributes for held in messages]
         if is_stored[0]:
@@ -226,7 +220,7 @@ class Runner:
                 reason = redact(str(error))
                 if spans is not None:
                     spans.unread(reason)
-                self._log.warning("a stored body is lost", key=entry.key, error=reason)
+                self._log.warning("stored body lost", key=entry.key, error=reason)
                 self._owners.answer(
                     entry,
                     generation,
