@@ -117,9 +117,7 @@ async def test_what_an_asynchronous_replica_had_not_heard_is_done_again_and_the_
             assert again.cursor > forgotten[key].cursor, "a reader misses it"
             assert again.epoch >= forgotten[key].epoch
         losses = [
-            told
-            for node in cluster.nodes.values()
-            for told in node.said("commits lost by the state store")
+            told for node in cluster.nodes.values() for told in node.said("commits lost by the state store")
         ]
         assert {told["key"].rpartition("/")[2] for told in losses} == set(KEYS)
         assert {(told["commits_known"] > told["commits_found"], told["follows"]) for told in losses} == {

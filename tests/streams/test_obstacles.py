@@ -307,7 +307,7 @@ async def test_a_model_that_is_not_declared_is_tried_ever_more_rarely_too(town: 
     await town.clock.sleep(20 * AGAIN.max_s)
     assert 20 <= len(Building.tried_at) < 50
     assert town.letters() == []
-    assert len([event for event in node.log.events("error") if event == "cannot load what the next message needs"]) == 1
+    assert node.log.events("error").count("cannot load what the next message needs") == 1
     Building.files.add("built")
     await town.until_over()
     assert results(town) == [0]
