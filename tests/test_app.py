@@ -15,8 +15,7 @@ import pytest
 from holdfast import App, Job, Order
 from holdfast.app.app import named_targets
 from holdfast.common.retry import Backoff
-from holdfast.devices.outbox import Outbox
-from holdfast.devices.spec import CommandOptions, OutboxSpec
+from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.streams.spec import StreamSpec
 from holdfast.tasks.spec import TaskSettings, TaskSpec
@@ -85,10 +84,6 @@ def test_a_setting_of_an_outbox_is_declared_twice_and_the_same() -> None:
     made, default = App("a").outbox("doors").spec, OutboxSpec(name="doors")
     assert type(made.dialect) is type(default.dialect)
     assert msgspec.structs.replace(made, dialect=default.dialect) == default
-
-
-def test_an_option_of_a_command_is_declared_twice_and_the_same() -> None:
-    assert keywords(Outbox.add).keys() - {"device", "command"} == CommandOptions.__annotations__.keys()
 
 
 # --- tasks that are called, and sent

@@ -43,8 +43,9 @@ class GatewayClient(msgspec.Struct, frozen=True):
 class Clients:
     """The clients of one gateway. ``news``, if set, is called when they change.
 
-    Args: file: the key file; None if clients need no keys. per_s: the limit of a client without its own, in
-        requests per second; 0 for no limit. If clients need no
+    Args:
+        file: the key file; None if clients need no keys.
+        per_s: the limit of a client without its own, in requests per second; 0 for no limit. If clients need no
             keys, each address counts as a client, and each /64 of IPv6.
     """
 

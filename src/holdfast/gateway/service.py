@@ -42,8 +42,9 @@ class Gateway(Startable):
     """A gateway, with its data plane in Python alone or behind HAProxy. If it crashes, ``crashed`` has the
     error.
 
-    Args: haproxy: the options of HAProxy, if it is used. clients: the clients that may use the gateway, and
-        their rates; None for no limits. If keys are needed,
+    Args:
+        haproxy: the options of HAProxy, if it is used.
+        clients: the clients that may use the gateway, and their rates; None for no limits. If keys are needed,
             pages of any site may send requests; else only pages of this server's own site.
         push: makes the push of its metrics; None if metrics aren't pushed.
     """

@@ -148,9 +148,10 @@ class ForkserverStreamSlot(SlotProcess):
 class StreamSlotSettings(SlotSettings):
     """The settings of the slots that run streams.
 
-    Attributes: objects: ``module:object``, the service that opens ``objects_url``; "" for none. objects_url:
-        the object store. model_memory_mb: the memory of a slot's models, in MiB, above which unused models
-        are unloaded; 0 for no
+    Attributes:
+        objects: ``module:object``, the service that opens ``objects_url``; "" for none.
+        objects_url: the object store.
+        model_memory_mb: the memory of a slot's models, in MiB, above which unused models are unloaded; 0 for no
             limit.
     """
 
