@@ -43,7 +43,7 @@ def docker_archive(path: Path, layer: bytes, diff_id: str = "") -> str:
 
 async def test_an_archive_of_docker_is_a_base(tmp_path: Path, blobs: Blobs) -> None:
     found = await facts_of(docker_archive(tmp_path / "base.tar", debian()), blobs)
-    assert found == contents.Facts("/usr/bin/python3.11", 11, "glibc", 36)
+    assert found == contents.Facts("/usr/bin/python3.11", 11, Libc("glibc", 36))
 
 
 async def test_a_layer_that_is_not_what_its_image_names_is_refused(tmp_path: Path, blobs: Blobs) -> None:
@@ -78,8 +78,8 @@ async def test_a_base_with_musl_gets_packages_for_musl(bases: BaseFolder, blobs:
         }
     )
     found = await facts_of(bases.top(bases.image([alpine], AMD64)), blobs)
-    assert (found.python, found.c_library) == ("/usr/local/bin/python3.13", Libc("musl"))
-    assert AMD.for_uv(found.c_library) == "x86_64-unknown-linux-musl"
+    assert (found.python, found.libc) == ("/usr/local/bin/python3.13", Libc("musl"))
+    assert AMD.for_uv(found.libc) == "x86_64-unknown-linux-musl"
 
 
 async def test_a_layer_that_hides_a_folder_hides_what_was_in_it(bases: BaseFolder, blobs: Blobs) -> None:
@@ -103,7 +103,7 @@ async def test_what_is_no_image_is_told(tmp_path: Path, blobs: Blobs) -> None:
 async def test_a_tag_chooses_among_the_images_of_a_folder(bases: BaseFolder, blobs: Blobs) -> None:
     name = bases.top(bases.image([debian()], AMD64), "bookworm")
     assert (await facts_of(f"{name}:bookworm", blobs)).python_minor == 11
-    with pytest.raises(ConfigError, match="there are bookworm"):
+    with pytest.raises(ConfigError, match="tags are bookworm"):
         await facts_of(f"{name}:trixie", blobs)
 
 

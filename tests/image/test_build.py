@@ -483,7 +483,7 @@ def test_a_model_that_matches_no_file_of_the_image_is_refused(project: Path, bui
     (project / "models").mkdir()
     (project / "models/.hidden").write_text("")
     for model in ("models", "none.onnx", "../doors.py"):
-        assert f"--model '{model}': no file" in build("--model", model, code=2).err
+        assert f"--model '{model}': the image gets no file" in build("--model", model, code=2).err
     (project / "models/a.onnx").write_text("")
     image = build("--model", "./models//", "--model", "models/../doors.py")
     assert "model models" in str(image.config["history"])
@@ -508,7 +508,7 @@ def test_a_folder_that_holds_images_of_others_is_not_written_to(
     assert "holds images without a tag" in refused.err
     assert {path.name for path in (other.folder / "blobs/sha256").iterdir()} == before
     (other.folder / "index.json").write_text("[")
-    assert "holds something else" in holdfast(*given, str(other.folder)).err
+    assert "has other files" in holdfast(*given, str(other.folder)).err
     assert holdfast(*given, str(folder / "ours")).code == 0
     assert holdfast(*given, str(folder / "ours")).code == 0  # the same tag, with its bill
 

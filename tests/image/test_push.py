@@ -70,7 +70,7 @@ def test_a_push_that_fails_says_why_in_one_line(push: Any, monkeypatch: pytest.M
     finally:
         asyncio.run(guarded.stop())
     unreachable = push(guarded.address, code=3)
-    assert f"{guarded.address} wants a login for team/doors: docker login" in refused
+    assert f"{guarded.address} demands a login for team/doors: docker login" in refused
     assert f"{guarded.address} can't be reached" in unreachable
     assert "Traceback" not in refused + unreachable
 

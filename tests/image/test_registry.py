@@ -412,9 +412,9 @@ LOGIN = {"WWW-Authenticate": 'Bearer realm="http://HOST/token"'}
         (odd({}), "its header Location is ''"),
         (odd({"Location": "ftp://elsewhere/x"}), "its header Location is 'ftp"),
         (odd({"Location": "http://[::1/x"}), "its header Location is 'http"),
-        (odd({"WWW-Authenticate": 'Bearer realm="nowhere"'}), "a login at 'nowhere', which is no URL"),
-        (odd(LOGIN, token="<html>"), "with no token"),
-        (odd(LOGIN, token="[]"), "with no token"),
+        (odd({"WWW-Authenticate": 'Bearer realm="nowhere"'}), "a login at 'nowhere', which isn't a URL"),
+        (odd(LOGIN, token="<html>"), "without a token"),
+        (odd(LOGIN, token="[]"), "without a token"),
         (odd(LOGIN, token='{"expires_in": 5}'), "without a token"),
     ],
 )
@@ -432,7 +432,7 @@ async def test_an_odd_answer_of_a_registry_is_told(blobs: Blobs, app: web.Applic
 async def test_a_file_of_credentials_that_is_none_is_told(home: Path, kept: str) -> None:
     (home / ".docker").mkdir()
     (home / ".docker/config.json").write_text(kept)
-    with pytest.raises(ConfigError, match=r"config\.json, where credentials are kept, can't be read"):
+    with pytest.raises(ConfigError, match=r"config\.json, a file of credentials, can't be read"):
         credentials.find("registry.example", "team/app")
 
 

@@ -35,10 +35,10 @@ from holdfast.image.oci import (
 from holdfast.image.platform import Platform
 
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, tarfile.TarError)
-"""What reading an archive raises if it is none, or is damaged."""
+"""The errors of reading a damaged archive."""
 
 LINKS_MAX = 40
-"""No more links are followed, one after the other: they may lead in a circle."""
+"""Links in a row that are followed: they may lead in a circle."""
 
 FORMS = """\
 REGISTRY/NAME:TAG, oci:FOLDER, oci:FOLDER:TAG, oci-archive:FILE or docker-archive:FILE"""
@@ -46,8 +46,8 @@ REGISTRY/NAME:TAG, oci:FOLDER, oci:FOLDER:TAG, oci-archive:FILE or docker-archiv
 
 @dataclass(frozen=True)
 class Base:
-    """An image to build on, for one platform. ``reference`` is its name in a registry, empty if it comes from
-    this machine. ``bring`` gets a layer's blob, if it isn't here yet."""
+    """An image to build on, for one platform. ``reference`` is its name in a registry, or empty. ``bring``
+    fetches a layer's blob into the folder of blobs."""
 
     name: str
     reference: str
@@ -66,7 +66,7 @@ class _Variables(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class _Config(msgspec.Struct, frozen=True):
-    """As much of an image's config as is looked at."""
+    """The fields of an image's config that are read."""
 
     rootfs: _RootFs
     os: str = ""
@@ -83,24 +83,24 @@ class _Saved(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class BaseSource(Protocol):
-    """A source of a base: an archive, a layout or a registry. ``published`` is true of a registry, where the
-    name means the same to others."""
+    """A source of a base: an archive, a layout or a registry. ``published``: other machines know the name
+    too."""
 
     name: str
     published: bool
 
     async def root(self) -> Descriptor:
-        """Return the descriptor of what the base's name means: a manifest or an index."""
+        """Return the descriptor of the base's manifest or index."""
 
     async def document(self, descriptor: Descriptor) -> Any:
         """Return a manifest, index or config."""
 
     async def bring(self, descriptor: Descriptor) -> None:
-        """Bring a blob into the folder of blobs."""
+        """Fetch a blob into the folder of blobs."""
 
 
 async def open_base(source: BaseSource, platform: Platform) -> Base:
-    """Return the image of a platform. Raises ConfigError where there is none."""
+    """Return the image of a platform. Raises ConfigError if the base has none."""
     try:
         return await _of_platform(source, await _root(source), platform)
     except record.UNREADABLE as error:
@@ -111,7 +111,7 @@ async def _root(source: BaseSource) -> Descriptor:
     try:
         return await source.root()
     except Damaged:
-        raise  # another base is no remedy
+        raise  # another base doesn't help
     except Unavailable as error:
         raise Unavailable(
             f"base {source.name}: {error}; name one that can be read with --base {FORMS}"
@@ -126,7 +126,7 @@ async def _of_platform(source: BaseSource, root: Descriptor, platform: Platform)
         if each.media_type in MANIFESTS and platform.fits(await _platform(source, each))
     ]
     if not fitting:
-        there = sorted({_told(await _platform(source, each)) for each in found})
+        there = sorted({_shown(await _platform(source, each)) for each in found})
         raise ConfigError(f"{source.name} has no image for {platform}; it has {', '.join(there) or 'none'}")
     manifest = msgspec.convert(await source.document(fitting[0]), Manifest)
     config = await source.document(manifest.config)
@@ -154,7 +154,7 @@ async def _of_platform(source: BaseSource, root: Descriptor, platform: Platform)
 
 
 async def _manifests(source: BaseSource, descriptor: Descriptor) -> Any:
-    """All manifests of an index, also of those that it holds. What attests something about images is none."""
+    """Yield all manifests of an index, and of the indexes in it, without attestations."""
     if descriptor.media_type not in INDEXES:
         yield descriptor
         return
@@ -171,8 +171,8 @@ async def _platform(source: BaseSource, descriptor: Descriptor) -> dict[str, str
         return descriptor.platform
     manifest = msgspec.convert(await source.document(descriptor), Manifest)
     config = msgspec.convert(await source.document(manifest.config), _Config)
-    told = {"os": config.os, "architecture": config.architecture, "variant": config.variant}
-    return {name: value for name, value in told.items() if value}
+    found = {"os": config.os, "architecture": config.architecture, "variant": config.variant}
+    return {name: value for name, value in found.items() if value}
 
 
 def _check_count(name: str, layers: Sequence[object], diff_ids: Sequence[str]) -> None:
@@ -180,7 +180,7 @@ def _check_count(name: str, layers: Sequence[object], diff_ids: Sequence[str]) -
         raise Damaged(f"{name} names {len(layers)} layers and {len(diff_ids)} contents of layers")
 
 
-def _told(platform: dict[str, str]) -> str:
+def _shown(platform: dict[str, str]) -> str:
     return "/".join(platform[part] for part in ("os", "architecture", "variant") if platform.get(part))
 
 
@@ -196,23 +196,21 @@ class Layout:
         self._blobs = blobs
 
     async def root(self) -> Descriptor:
-        """Return what the tag means, or the only image there is."""
+        """Return the tag's image, or the only one."""
         all_there = msgspec.json.decode(self._read("index.json"), type=Index).manifests
         images = [each for each in all_there if not each.artifact_type]
         if self._tag:
             images = [each for each in images if each.annotations.get(REF_NAME, "") == self._tag]
         if len(images) != 1:
             tags = ", ".join(each.annotations.get(REF_NAME, each.digest) for each in all_there)
-            raise ConfigError(f"{self.name} must mean one image, and means {len(images)}; there are {tags}")
+            raise ConfigError(f"{self.name} must mean one image, and means {len(images)}; tags are {tags}")
         return images[0]
 
     async def document(self, descriptor: Descriptor) -> Any:
-        """Return a manifest, index or config."""
         await self.bring(descriptor)
         return msgspec.json.decode(self._blobs.read(descriptor.digest))
 
     async def bring(self, descriptor: Descriptor) -> None:
-        """Bring a blob into the folder of blobs."""
         if not self._blobs.has(descriptor.digest):
             with _opened(self._place, f"blobs/{descriptor.digest.replace(':', '/')}", self.name) as file:
                 self._blobs.copy(file, descriptor.digest)
@@ -233,7 +231,7 @@ class DockerArchive:
         self._blobs = blobs
 
     async def root(self) -> Descriptor:
-        """Return the descriptor of the image, whose layers are compressed here."""
+        """Compress the layers, and return the image's descriptor."""
         with _opened(self._place, "manifest.json", self.name) as file:
             images = msgspec.json.decode(file.read(), type=list[_Saved])
         if len(images) != 1:
@@ -258,11 +256,10 @@ class DockerArchive:
         return descriptor
 
     async def document(self, descriptor: Descriptor) -> Any:
-        """Return the manifest or the config."""
         return msgspec.json.decode(self._blobs.read(descriptor.digest))
 
     async def bring(self, descriptor: Descriptor) -> None:
-        """Every blob is there."""
+        """Do nothing: all blobs are here."""
 
     def _copier(self, path: str, diff_id: str) -> Callable[[IO[bytes]], None]:
         def copy(target: IO[bytes]) -> None:
@@ -278,7 +275,7 @@ class DockerArchive:
 
 
 def _opened(place: Path, path: str, name: str) -> IO[bytes]:
-    """A file in a folder or in an archive. Raises ConfigError where it isn't."""
+    """Open a file in a folder or an archive. Raises ConfigError."""
     try:
         if place.is_dir():
             return (place / path).open("rb")
@@ -292,7 +289,8 @@ def _opened(place: Path, path: str, name: str) -> IO[bytes]:
 
 
 def _member(archive: tarfile.TarFile, path: str) -> tarfile.TarInfo:
-    """Return the member of an archive that a path means. Older archives name a layer twice, by a link."""
+    """Return the member of an archive at a path, after links: older archives link a layer that they hold
+    twice."""
     for _ in range(LINKS_MAX):
         member = archive.getmember(path)
         if not member.issym():
@@ -302,15 +300,15 @@ def _member(archive: tarfile.TarFile, path: str) -> tarfile.TarInfo:
 
 
 def _copied(file: IO[bytes]) -> IO[bytes]:
-    """The same content, which outlives the archive."""
-    copy = tempfile.TemporaryFile()  # noqa: SIM115 # whoever reads it closes it
+    """Return a copy that stays open when the archive is closed."""
+    copy = tempfile.TemporaryFile()  # noqa: SIM115 # the reader closes it
     shutil.copyfileobj(file, copy, CHUNK)
     copy.seek(0)
     return copy
 
 
 def local(name: str, blobs: Blobs) -> BaseSource | None:
-    """Return the folder or archive that a base's name means, None if it means an image of a registry."""
+    """Return the folder or archive of a base's name; None for a name in a registry."""
     kind, colon, place = name.partition(":")
     if colon and kind in ("oci", "oci-archive"):
         path, _, tag = place.partition(":")
@@ -321,7 +319,7 @@ def local(name: str, blobs: Blobs) -> BaseSource | None:
 
 
 def entries(layer: Path, media_type: str) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """Each file of a layer, with the archive that it is in."""
+    """Yield each file of a layer, with its archive."""
     with layer.open("rb") as packed:
         file: Any = packed
         if media_type.endswith("+zstd"):
@@ -339,7 +337,7 @@ def _zstd(file: IO[bytes]) -> Any:
             from backports.zstd import ZstdFile  # noqa: PLC0415
     except ImportError:
         raise ConfigError(
-            "a layer of the base is compressed with zstd: pip install 'holdfast-streams[image]', which brings"
-            " what reads it"
+            "a layer of the base is compressed with zstd: pip install 'holdfast-streams[image]', which has"
+            " the library"
         ) from None
     return ZstdFile(file)

@@ -1,4 +1,4 @@
-"""Builds the image of an app for each platform, and the index of them."""
+"""Builds the image of an app for each platform, and their index."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.image.packages import Package
 from holdfast.image.platform import Platform
 
 FORMAT = 1
-"""Goes up with each change in what is made of the same packages."""
+"""Grows with each change of the layers that are made of the same packages."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class BuildOptions:
 
 @dataclass(frozen=True)
 class Image:
-    """The image of one platform, and what refers to it and holds its bill of materials."""
+    """The image of one platform, and the artifact with its bill of materials."""
 
     base: Base
     layers: Sequence[Layer]
@@ -52,21 +52,21 @@ class Image:
 
 @dataclass(frozen=True)
 class Built:
-    """The result of a build. ``top`` is the index, or the manifest where there is but one platform."""
+    """The result of a build. ``top`` is the index, or the manifest of a single platform."""
 
     top: Descriptor
     images: Sequence[Image]
 
 
 class Dependencies(msgspec.Struct, frozen=True):
-    """The layers of what a project needs, and the packages in them."""
+    """The layers of a project's dependencies, and the packages in them."""
 
     layers: tuple[Layer, ...]
     packages: tuple[Package, ...]
 
 
 async def build(options: BuildOptions, blobs: Blobs, remark: Callable[[str], None]) -> Built:
-    """Build an image. All its blobs but those of the base are then in ``blobs``. Raises ConfigError."""
+    """Build an image, and keep its blobs in ``blobs``, without the base's. Raises ConfigError."""
     found = project.find(options.app, options.folder)
     files = project.files(found, options.models, options.excluded)
     images = [
@@ -146,8 +146,9 @@ def _image(
 def _dependencies(
     options: BuildOptions, own: dict[str, bytes], facts: contents.Facts, platform: Platform, blobs: Blobs
 ) -> Dependencies:
-    """The layers of what a project needs: each large package has one of its own, the rest share one."""
-    target = requirements.WheelTarget(platform.for_uv(facts.c_library), facts.python_minor)
+    """Make the layers of a project's dependencies: each large package has its own layer, the others share
+    one."""
+    target = requirements.WheelTarget(platform.for_uv(facts.libc), facts.python_minor)
     source = requirements.find(options.folder, options.requirements)
     with tempfile.TemporaryDirectory(prefix="holdfast-image-") as name:
         scratch = Path(name)
@@ -185,8 +186,8 @@ def _pins(
     scratch: Path,
     blobs: Blobs,
 ) -> str:
-    """Resolve the packages to install, or take what was resolved before for the same needs, so that builds
-    are alike. An upgrade resolves them anew."""
+    """Resolve the packages to install. Equal needs get the packages of an earlier build, so that builds are
+    alike; an upgrade resolves them again."""
     needs = requirements.fixed(source)
     metadata = next(data for name, data in own.items() if name.endswith("/METADATA"))
     note = blobs.note("pins", msgspec.json.encode((needs, options.extras, metadata, target)))

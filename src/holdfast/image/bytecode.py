@@ -1,4 +1,4 @@
-"""Byte code of Python files, the same wherever it is made."""
+"""Byte code of Python files: equal sources give equal bytes."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from pathlib import Path, PurePosixPath
 from holdfast.image.layer import ImageFile
 
 FORMAT = 2 if sys.version_info < (3, 12) else marshal.version
-"""Before 3.12 the newer formats tell which objects were shared when they were written: that depends on what
-else the process had read."""
+"""Before 3.12 the newer formats depend on which objects are shared, and so on what else the process had
+read."""
 
 UNCHECKED_HASH = (1).to_bytes(4, "little")
-"""Python then takes the byte code as it is (PEP 552): neither time nor content of the source is compared."""
+"""With this flag Python doesn't compare the byte code with the source's time or content (PEP 552)."""
 
 
 def made_here(python_minor: int) -> bool:
-    """Return whether this Python makes byte code that the Python of an image reads."""
+    """Return whether an image's Python can read the byte code of this Python."""
     return sys.version_info[1] == python_minor and sys.implementation.name == "cpython"
 
 
 def key() -> str:
-    """Return what byte code depends on besides its source."""
+    """Return the facts beside the source that byte code depends on."""
     return f"{importlib.util.MAGIC_NUMBER.hex()} {FORMAT}"
 
 
 def compile_all(sources: Iterable[ImageFile]) -> Iterator[ImageFile]:
-    """Yield the byte code of those files that have some; a file that is no valid Python has none."""
+    """Yield the byte code of the valid Python files."""
     todo = [entry for entry in sources if entry.path.endswith(".py") and not isinstance(entry.content, str)]
     works = [(entry.path, entry.content) for entry in todo]
     if len(works) < 200:
@@ -57,5 +57,5 @@ def _compile(work: tuple[str, bytes | Path | str]) -> bytes | None:
         code = compile(data, f"/{path}", "exec", dont_inherit=True, optimize=0)
         packed = marshal.dumps(code, FORMAT)
     except (SyntaxError, ValueError, RecursionError):
-        return None  # as templates of code: whoever imports such a file learns of it
+        return None  # such as a template of code: its import raises
     return importlib.util.MAGIC_NUMBER + UNCHECKED_HASH + importlib.util.source_hash(data) + packed

@@ -1,4 +1,4 @@
-"""The facts about a base that matter to a build: its Python and its C library."""
+"""The facts about a base that a build needs: its Python and its C library."""
 
 from __future__ import annotations
 
@@ -29,18 +29,12 @@ class Facts(msgspec.Struct, frozen=True):
 
     python: str
     python_minor: int
-    libc: str
-    libc_minor: int
-
-    @property
-    def c_library(self) -> Libc:
-        """The C library."""
-        return Libc(self.libc, self.libc_minor)
+    libc: Libc
 
 
 async def facts(base: Base, blobs: Blobs) -> Facts:
-    """Return what a base holds. Raises ConfigError if it can't be built on."""
-    note = blobs.note("facts", base.digest.encode())
+    """Return the facts about a base. Raises ConfigError if it can't be built on."""
+    note = blobs.note("base-facts", base.digest.encode())
     if (noted := blobs.noted(note)) is not None:
         return msgspec.json.decode(noted, type=Facts)
     for layer in base.layers:
@@ -69,7 +63,7 @@ def _look(base: Base, blobs: Blobs) -> Facts:
                 raise ConfigError(
                     f"{base.name} has Python 3.{minor[1]}; Holdfast needs 3.{OLDEST_MINOR} or newer"
                 )
-            return Facts(f"/{found}", int(minor[1]), libc.name, libc.minor)
+            return Facts(f"/{found}", int(minor[1]), libc)
     raise ConfigError(
         f"{base.name} has no python3 on its PATH; give a base that has one, such as an image of Python or a"
         " Debian with python3"
@@ -77,7 +71,7 @@ def _look(base: Base, blobs: Blobs) -> Facts:
 
 
 def _read_layer(entries: Any, files: dict[str, int], links: dict[str, str]) -> None:
-    """Add what a layer holds to what was there: files that matter, by path, and all links."""
+    """Add a layer to the files that matter, by path, and to all links."""
     for archive, member in entries:
         path = posixpath.normpath(member.name).lstrip("/")
         folder, name = posixpath.split(path)
@@ -97,7 +91,7 @@ def _read_layer(entries: Any, files: dict[str, int], links: dict[str, str]) -> N
 
 
 def _keep(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, files: dict[str, int]) -> None:
-    """Keep a file that matters; of a C library its minor version, else 0."""
+    """Keep a file that matters, with the minor version of a C library, else 0."""
     if _PYTHON.fullmatch(path) or _MUSL.fullmatch(path):
         files[path] = 0
     elif _GLIBC.fullmatch(path) and member.isreg():
@@ -118,7 +112,7 @@ def _libc(base: Base, files: dict[str, int]) -> Libc:
         return Libc("glibc", min(minors))
     if any(_MUSL.fullmatch(path) for path in files):
         return Libc("musl")
-    raise ConfigError(f"{base.name} has neither glibc nor musl, so nothing says which wheels run there")
+    raise ConfigError(f"{base.name} has neither glibc nor musl, so the right wheels are unknown")
 
 
 def _search_path(config: dict[str, Any]) -> list[str]:
@@ -127,7 +121,7 @@ def _search_path(config: dict[str, Any]) -> list[str]:
 
 
 def _follow(path: str, links: dict[str, str]) -> str:
-    """Return the path to which a path leads by links, those of its folders included."""
+    """Return the target of a path after links, also links of its folders."""
     for _ in range(bases.LINKS_MAX):
         parts = path.split("/")
         for end in range(1, len(parts) + 1):

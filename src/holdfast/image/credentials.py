@@ -1,4 +1,4 @@
-"""Logins for registries, from where Docker and podman keep them."""
+"""Logins for registries, from the files and helpers of Docker and podman."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from holdfast.errors import ConfigError
 
 HELPER_TIMEOUT_S = 30.0
 DOCKER_HUB_KEYS = ("https://index.docker.io/v1/", "docker.io", "index.docker.io", "registry-1.docker.io")
-_TOKEN_USER = "<token>"  # noqa: S105 # as helpers mark an identity token
+_TOKEN_USER = "<token>"  # noqa: S105 # the user of an identity token in a helper's output
 
 
 @dataclass(frozen=True)
 class RegistryLogin:
-    """A user and password, or an identity token, which is exchanged for others."""
+    """A user and password, or an identity token, which is exchanged for other tokens."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -42,15 +42,15 @@ class _Entry(msgspec.Struct, frozen=True):
     password: str | None = None
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    """As much of a file of Docker or podman as is looked at."""
+class _CredentialFile(msgspec.Struct, frozen=True):
+    """The credential entries of a Docker or podman config file."""
 
     auths: dict[str, _Entry] | None = None
     helpers: dict[str, str] | None = msgspec.field(default=None, name="credHelpers")
     store: str | None = msgspec.field(default=None, name="credsStore")
 
 
-class _Told(msgspec.Struct, frozen=True, rename="pascal"):
+class _HelperAnswer(msgspec.Struct, frozen=True, rename="pascal"):
     """The output of a credential helper."""
 
     username: str
@@ -58,24 +58,23 @@ class _Told(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def find(registry: str, repository: str) -> RegistryLogin | None:
-    """Return the credentials for a repository; None if none are kept. Raises ConfigError for a file or a
-    helper that can't be used."""
+    """Return the login for a repository, or None. Raises ConfigError for an unusable file or helper."""
     for path in _files():
         try:
-            kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
+            kept = msgspec.json.decode(path.read_bytes(), type=_CredentialFile)
         except FileNotFoundError:
             continue
         except (OSError, msgspec.DecodeError) as error:
-            raise ConfigError(f"{path}, where credentials are kept, can't be read: {error}") from None
+            raise ConfigError(f"{path}, a file of credentials, can't be read: {error}") from None
         if (found := _in_file(kept, registry, repository, path)) is not None:
             return found
     return None
 
 
 def _files() -> Iterator[Path]:
-    """Yield the paths where credentials may be, as podman and Docker look for them."""
-    if told := os.environ.get("REGISTRY_AUTH_FILE"):
-        yield Path(told)
+    """Yield the possible files of credentials, in the order of podman and Docker."""
+    if file := os.environ.get("REGISTRY_AUTH_FILE"):
+        yield Path(file)
         return
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         yield Path(runtime) / "containers/auth.json"
@@ -84,7 +83,7 @@ def _files() -> Iterator[Path]:
     yield Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
 
 
-def _in_file(kept: _Kept, registry: str, repository: str, path: Path) -> RegistryLogin | None:
+def _in_file(kept: _CredentialFile, registry: str, repository: str, path: Path) -> RegistryLogin | None:
     hosts = DOCKER_HUB_KEYS if registry in DOCKER_HUB_KEYS else (registry,)
     helpers = kept.helpers or {}
     for host in hosts:
@@ -103,7 +102,7 @@ def _in_file(kept: _Kept, registry: str, repository: str, path: Path) -> Registr
 
 
 def _keys(hosts: tuple[str, ...], repository: str) -> Iterator[str]:
-    """Names that credentials may have: those of the repository, of its folders, then of the registry."""
+    """Yield the possible names of credentials: of the repository, of its folders, then of the registry."""
     parts = repository.split("/")
     for end in range(len(parts), 0, -1):
         yield from (f"{host}/{'/'.join(parts[:end])}" for host in hosts)
@@ -125,11 +124,11 @@ def _of_entry(entry: _Entry, name: str, path: Path) -> RegistryLogin | None:
 
 
 def _ask(helper: str, host: str, path: Path) -> RegistryLogin | None:
-    """Ask a program for a login, as Docker's helpers speak. Returns None if it knows nothing of the host.
-    Raises ConfigError if it can't be used."""
+    """Ask a helper program of Docker for a login, and return it; None for an unknown host. Raises ConfigError
+    if the program fails."""
     program = f"docker-credential-{helper}"
     try:
-        result = subprocess.run(  # noqa: S603 # the user's own config names it
+        result = subprocess.run(  # noqa: S603 # named by the user's own config
             [program, "get"],
             input=host,
             capture_output=True,
@@ -138,19 +137,19 @@ def _ask(helper: str, host: str, path: Path) -> RegistryLogin | None:
             check=False,
         )
     except FileNotFoundError:
-        raise ConfigError(f"{path} names {program} for {host}, and there is no such program") from None
+        raise ConfigError(f"{path} names {program} for {host}, which isn't installed") from None
     except OSError as error:
         raise ConfigError(f"{path} names {program} for {host}, which can't be run: {error}") from None
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"{program} told nothing of {host} within {HELPER_TIMEOUT_S:g} s") from None
+        raise ConfigError(f"{program} didn't answer for {host} within {HELPER_TIMEOUT_S:g} s") from None
     if result.returncode:
         if "not found" in result.stdout + result.stderr:
             return None
         raise ConfigError(f"{program} failed for {host}: {(result.stderr or result.stdout).strip()}")
     try:
-        told = msgspec.json.decode(result.stdout, type=_Told)
+        answer = msgspec.json.decode(result.stdout, type=_HelperAnswer)
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{program} told nothing that can be read of {host}: {error}") from None
-    if told.username == _TOKEN_USER:
-        return RegistryLogin(identity_token=told.secret)
-    return RegistryLogin(told.username, told.secret)
+        raise ConfigError(f"{program} has an unreadable answer for {host}: {error}") from None
+    if answer.username == _TOKEN_USER:
+        return RegistryLogin(identity_token=answer.secret)
+    return RegistryLogin(answer.username, answer.secret)

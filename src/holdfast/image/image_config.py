@@ -1,4 +1,4 @@
-"""The config of an image: what it runs, as whom, with which environment."""
+"""The config of an image: command, user and environment."""
 
 from __future__ import annotations
 
@@ -39,14 +39,13 @@ def make(
     version: str,
     labels: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the config. Of the base's the environment, labels and history are kept; what it would run is
-    replaced."""
+    """Return the config. The base's environment, labels and history are kept; its command is replaced."""
     before = base.config.get("config") or {}
     variables = dict(each.partition("=")[::2] for each in before.get("Env") or [])
     path = variables.get("PATH") or PATH
     variables |= {
         "PATH": f"/{ROOT}/bin:{path.removeprefix(f'/{ROOT}/bin:')}",
-        "HOME": "/tmp",  # noqa: S108 # the one folder that a user without a home may write to
+        "HOME": "/tmp",  # noqa: S108 # the only folder that a user without a home can write to
         "PYTHONPATH": search_path,
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
@@ -54,7 +53,7 @@ def make(
         "HOLDFAST_LOG_FORMAT": "json",
     }
     kept = {name: before[name] for name in ("Volumes", "ExposedPorts") if before.get(name)}
-    told = {
+    own_labels = {
         **({"org.opencontainers.image.base.name": base.reference} if base.reference else {}),
         "org.opencontainers.image.base.digest": base.digest,
         "holdfast.app": app,
@@ -63,7 +62,7 @@ def make(
         "holdfast.probe.ready": "/readyz",
     }
     if version:
-        told["org.opencontainers.image.version"] = version
+        own_labels["org.opencontainers.image.version"] = version
     created = _created()
     history = [*(base.config.get("history") or [])]
     return {
@@ -76,8 +75,8 @@ def make(
             "Cmd": ["node", app],
             "WorkingDir": "/app",
             "StopSignal": "SIGTERM",
-            "Labels": (before.get("Labels") or {}) | told | dict(labels),
-            # Docker's, which OCI does not know and Kubernetes replaces by its own probes.
+            "Labels": (before.get("Labels") or {}) | own_labels | dict(labels),
+            # Docker's alone; Kubernetes has its own probes.
             "Healthcheck": {
                 "Test": ["CMD", *LIVE],
                 "Interval": 10 * SECOND_NS,
@@ -93,7 +92,7 @@ def make(
 
 
 def scaffold(facts: Facts) -> dict[str, bytes | str]:
-    """Return the files that make a virtual environment of the base's Python, by path; text is a link."""
+    """Return the files of a virtual environment of the base's Python, by path; a text is a link's target."""
     home = facts.python.rpartition("/")[0]
     settings = f"home = {home}\ninclude-system-site-packages = false\nversion = 3.{facts.python_minor}\n"
     return {

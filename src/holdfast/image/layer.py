@@ -1,9 +1,8 @@
-"""Layers: archives of files, whose bytes depend on the files and on zlib alone."""
+"""Layers: archives of files, whose bytes depend only on the files and on zlib."""
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import os
 import tarfile
@@ -16,7 +15,7 @@ from typing import IO, Any
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.image.blobs import Blobs
+from holdfast.image.blobs import Blobs, HashingFile
 from holdfast.image.oci import LAYER_GZIP, Descriptor
 
 GZIP_LEVEL = 6
@@ -25,8 +24,8 @@ _CHANGED = "files changed while they were packed: build again"
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A file of an image: its path there, and its content: bytes, a file of this machine, or where a link
-    points to."""
+    """A file of an image: its path, and its content: bytes, a file of this machine, or the target of a
+    link."""
 
     path: str
     content: bytes | Path | str
@@ -34,34 +33,16 @@ class ImageFile:
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """A layer whose blob is at hand. ``diff_id`` is the digest of the archive before compression, ``what``
-    tells people what it holds."""
+    """A layer whose blob is here. ``diff_id`` is the digest of the uncompressed archive, ``what`` a
+    description for people."""
 
     descriptor: Descriptor
     diff_id: str
     what: str
 
 
-class _Hashing(io.RawIOBase):
-    """Takes what is written for its digest, and hands it on to ``target`` if there is one."""
-
-    def __init__(self, target: IO[bytes] | None = None) -> None:
-        self._target = target
-        self._hash = hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        self._hash.update(data)
-        if self._target is not None:
-            self._target.write(data)
-        return len(data)
-
-    @property
-    def digest(self) -> str:
-        return f"sha256:{self._hash.hexdigest()}"
-
-
 class _Whole:
-    """A file whose size was told before it is read. Raises ConfigError if it ends earlier."""
+    """A file of a known size. Raises ConfigError if it ends earlier."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -74,16 +55,16 @@ class _Whole:
 
 
 def pack(entries: Iterable[ImageFile], blobs: Blobs, what: str) -> Layer:
-    """Return the layer of these files. If one of the same content was made before, that one is taken. Raises
-    ConfigError if they change meanwhile."""
+    """Return the layer of these files: an earlier one, if it has the same content. Raises ConfigError if the
+    files change meanwhile."""
     ordered = sorted(entries, key=lambda entry: entry.path)
-    first = _Hashing()
+    first = HashingFile()
     write(ordered, first)
 
     def write_again(file: IO[bytes]) -> None:
-        second = _Hashing(file)
+        second = HashingFile(file)
         write(ordered, second)
-        # Else the layer would be kept under a digest that isn't its own, for builds to come too.
+        # Else the layer would be kept under a wrong digest, for later builds too.
         if second.digest != first.digest:
             raise ConfigError(_CHANGED)
 
@@ -91,8 +72,9 @@ def pack(entries: Iterable[ImageFile], blobs: Blobs, what: str) -> Layer:
 
 
 def compressed(diff_id: str, writer: Callable[[Any], None], blobs: Blobs, what: str) -> Layer:
-    """Return the layer of an archive, which ``writer`` writes to a file if it wasn't compressed before."""
-    # Other versions of zlib may compress otherwise, so each has its own notes.
+    """Return the layer of an archive, which ``writer`` writes to a file unless an earlier build compressed
+    it."""
+    # Other versions of zlib may compress differently, so each has its own notes.
     note = blobs.note("gzip", f"{diff_id} {GZIP_LEVEL} {zlib.ZLIB_RUNTIME_VERSION}".encode())
     if (noted := blobs.noted(note)) is not None:
         descriptor = msgspec.json.decode(noted, type=Descriptor)
@@ -109,7 +91,7 @@ def compressed(diff_id: str, writer: Callable[[Any], None], blobs: Blobs, what: 
 
 
 def write(entries: Iterable[ImageFile], file: IO[bytes] | io.RawIOBase) -> None:
-    """Write files into an archive, in their order, after the folders that they are in."""
+    """Write files into an archive, in their order, after their folders."""
     entries = list(entries)
     with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         for folder in sorted(_folders(entry.path for entry in entries)):
@@ -139,8 +121,8 @@ def _opened(source: Path) -> IO[bytes]:
 
 
 def _folders(paths: Iterable[str]) -> set[str]:
-    """The folders of an image that these files are in. The outermost is named only if it is ours: a base may
-    have a link in place of others."""
+    """Return the folders of some files. The outermost is named only if it is ours: a base may have a link in
+    place of another."""
     found: set[str] = set()
     for path in paths:
         parents = [str(parent) for parent in PurePosixPath(path).parents]

@@ -1,4 +1,4 @@
-"""Writes images as folders or archives of OCI's layout, which other tools read."""
+"""Writes images as folders or archives of the OCI layout, for other tools."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
 
 
 async def write(built: Built, target: Reference, place: Path, blobs: Blobs) -> None:
-    """Write an image to a folder, or to an archive where the name ends with ``.tar``. Raises ConfigError if
-    the folder holds something else, or can't be written."""
+    """Write an image to a folder, or to an archive with a name in ``.tar``. Raises ConfigError if the folder
+    has other files, or can't be written."""
     for image in built.images:
         for layer in image.base.layers:
             await image.base.bring(layer.descriptor)
@@ -34,7 +34,7 @@ async def write(built: Built, target: Reference, place: Path, blobs: Blobs) -> N
 
 
 def _write(built: Built, target: Reference, place: Path, blobs: Blobs) -> None:
-    # What loads archives, podman for one, refuses those that name more than one image.
+    # Programs such as podman refuse archives with more than one image.
     with_bills = place.suffix != ".tar"
     index = document(_index(built, target, with_bills=with_bills))
     digests = set(_digests(built, with_bills=with_bills))
@@ -71,8 +71,8 @@ def _check_folder(place: Path, target: Reference) -> None:
     try:
         index = msgspec.json.decode((place / "index.json").read_bytes(), type=Index)
     except (FileNotFoundError, msgspec.DecodeError):
-        raise ConfigError(f"--output {place} holds something else; name a new folder") from None
-    # Our bills of materials have no tag. Whatever else has none is somebody's image.
+        raise ConfigError(f"--output {place} has other files; name a new folder") from None
+    # Our bills of materials have no tag. Another entry without a tag is an image of another program.
     images = [each for each in index.manifests if each.artifact_type != sbom.TYPE]
     tags = {each.annotations.get(REF_NAME, "") for each in images}
     if "" in tags:
@@ -82,7 +82,7 @@ def _check_folder(place: Path, target: Reference) -> None:
             f"--output {place} holds images of other tags: {', '.join(sorted(tags))}; name a new folder"
         )
     names = {name for each in images if (name := each.annotations.get(IMAGE_NAME))}
-    if others := names - {str(target)}:  # what other tools have written may have a tag alone
+    if others := names - {str(target)}:  # other tools may write a tag alone
         raise ConfigError(
             f"--output {place} holds images of other names: {', '.join(sorted(others))}; name a new folder"
         )

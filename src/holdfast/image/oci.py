@@ -28,11 +28,11 @@ OCI_LAYERS = {
     "application/vnd.docker.image.rootfs.diff.tar.gzip": LAYER_GZIP,
     "application/vnd.docker.image.rootfs.diff.tar.zstd": LAYER_ZSTD,
 }
-"""The media type of a layer in OCI's words, by that in OCI's or Docker's: the bytes are the same."""
+"""OCI's media type of a layer, by its media type in OCI or Docker: the bytes are the same."""
 
 REF_NAME = "org.opencontainers.image.ref.name"
 IMAGE_NAME = "io.containerd.image.name"
-"""Not OCI's, but what podman, Docker and containerd name an image by that they load."""
+"""The annotation from which podman, Docker and containerd take the name of a loaded image."""
 
 
 class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
@@ -60,12 +60,12 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def digest_of(data: bytes) -> str:
-    """Return the digest of some bytes, as images write it."""
+    """Return the digest of some bytes, in the form of images."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def document(value: Any) -> bytes:
-    """Return a document in the form whose digest counts: equal content gives equal bytes."""
+    """Return the bytes of a document. Equal content gives equal bytes."""
     return msgspec.json.encode(value, order="sorted")
 
 

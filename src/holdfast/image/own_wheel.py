@@ -1,4 +1,4 @@
-"""The Holdfast that runs here, as a wheel: images hold the same."""
+"""The running Holdfast as a wheel: images get the same one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def files() -> dict[str, bytes]:
     installed = distribution(DISTRIBUTION)
     metadata, entry_points = installed.read_text("METADATA"), installed.read_text("entry_points.txt")
     if metadata is None or entry_points is None:
-        raise ConfigError("this Holdfast was not installed as a package, so no image can be made of it")
+        raise ConfigError("this Holdfast was not installed as a package, so an image can't hold it")
     root = Path(holdfast.__file__).parent
     found = {
         f"holdfast/{path.relative_to(root).as_posix()}": path.read_bytes()
@@ -38,7 +38,7 @@ def files() -> dict[str, bytes]:
 
 
 def write(contents: dict[str, bytes], folder: Path) -> Path:
-    """Write the wheel into a folder, for uv to read what it needs."""
+    """Write the wheel into a folder, for uv to read its dependencies."""
     path = folder / f"{RELEASE}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as wheel:
         for name, data in (contents | {f"{ABOUT}/RECORD": _record(contents)}).items():
@@ -47,14 +47,14 @@ def write(contents: dict[str, bytes], folder: Path) -> Path:
 
 
 def entries(contents: dict[str, bytes], python_minor: int) -> list[ImageFile]:
-    """The same files, as an image has them."""
+    """Return the same files, with their paths in an image."""
     place = packages.site_packages(python_minor)
     recorded = contents | {f"{ABOUT}/RECORD": _record(contents)}
     return [ImageFile(f"{place}/{name}", data) for name, data in recorded.items()]
 
 
 def package(contents: dict[str, bytes]) -> packages.Package:
-    """For the bill of materials."""
+    """Return Holdfast's entry of the bill of materials."""
     return packages.of_metadata(contents[f"{ABOUT}/METADATA"].decode())
 
 

@@ -20,7 +20,7 @@ ROOT = "opt/holdfast"
 LARGE_BYTES = 8 << 20
 
 _NOT_KEPT = {"direct_url.json", "uv_cache.json", "uv_build.json", "REQUESTED", "RECORD"}
-"""Files of a package's metadata that tell of the machine that installed it. RECORD is written anew."""
+"""Files of a package's metadata that depend on the machine. RECORD is written again."""
 
 _ELF = b"\x7fELF"
 _ELF_MACHINE = slice(18, 20)
@@ -40,8 +40,8 @@ def site_packages(python_minor: int) -> str:
 
 
 def read(folder: Path, python_minor: int, platform: Platform) -> dict[Package, list[ImageFile]]:
-    """Return the files of each package that was installed into a folder. Raises ConfigError for one whose
-    shared objects are for another machine."""
+    """Return the files of each package in a folder. Raises ConfigError for shared objects of another
+    machine."""
     found = {}
     for metadata in sorted(folder.glob("*.dist-info")):
         package = of_metadata((metadata / "METADATA").read_text(encoding="utf-8"))
@@ -63,23 +63,20 @@ def read(folder: Path, python_minor: int, platform: Platform) -> dict[Package, l
 
 
 def of_metadata(text: str) -> Package:
-    """Return the package that a METADATA describes."""
+    """Return the package of a METADATA file."""
     fields = HeaderParser().parsestr(text)
     classifiers = [
         value.rpartition(" :: ")[2]
         for value in fields.get_all("Classifier", [])
         if value.startswith("License :: ")
     ]
-    told = (
-        fields["License-Expression"]
-        or " / ".join(classifiers)
-        or (fields["License"] or "").partition("\n")[0]
-    )
-    return Package(fields["Name"], fields["Version"], str(told))
+    first_line = (fields["License"] or "").partition("\n")[0]
+    found = fields["License-Expression"] or " / ".join(classifiers) or first_line
+    return Package(fields["Name"], fields["Version"], str(found))
 
 
 def normal(name: str) -> str:
-    """A package's name as indexes compare it."""
+    """Return a package's name in the form that indexes compare."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -94,8 +91,8 @@ def size(entries: Iterable[ImageFile]) -> int:
 def _entry(
     folder: Path, path: str, python_minor: int, package: Package, platform: Platform
 ) -> ImageFile | None:
-    """A file of a package as it is in the image; None if it isn't there. Scripts that name the Python of this
-    machine stay out: `python -m` runs the same."""
+    """Return a package's file in the image, or None. Scripts that name this machine's Python stay out:
+    `python -m` runs the same."""
     source = folder / path
     if path.startswith("..") or path.endswith(".pyc") or not source.is_file():
         return None
@@ -108,7 +105,7 @@ def _entry(
                 f"{package.name} {package.version}: {path} isn't for {platform}, though its wheel says so"
             )
     if path.startswith("bin/"):
-        # A path of Python that is too long for the first line is in the second, which a shell runs.
+        # A path of Python that is too long for the first line is in the second, and a shell runs it.
         if head.startswith(b"#!") and any(b"python" in line for line in head.split(b"\n", 2)[:2]):
             return None
         return ImageFile(f"{ROOT}/{path}", source, executable=True)

@@ -40,20 +40,20 @@ class Platform:
 
     @property
     def elf_machine(self) -> int:
-        """The machine field of its shared objects."""
+        """The machine field of the platform's shared objects."""
         return ELF_MACHINES[self.architecture]
 
     def document(self) -> dict[str, Any]:
-        """As an index writes it."""
+        """Return the platform's entry in an index."""
         found = {"architecture": self.architecture, "os": "linux"}
         return found | ({"variant": self.variant} if self.variant else {})
 
-    def fits(self, told: dict[str, Any]) -> bool:
-        """Return whether what an index tells of an image means this platform."""
-        if (told.get("os"), told.get("architecture")) != ("linux", self.architecture):
+    def fits(self, entry: dict[str, Any]) -> bool:
+        """Return whether an index's entry means this platform."""
+        if (entry.get("os"), entry.get("architecture")) != ("linux", self.architecture):
             return False
         default = DEFAULT_VARIANTS.get(self.architecture, "")
-        return (told.get("variant") or default) == (self.variant or default)
+        return (entry.get("variant") or default) == (self.variant or default)
 
     def for_uv(self, libc: Libc) -> str:
         """Return the name by which uv chooses wheels that run with this C library. Raises ConfigError."""
@@ -67,12 +67,12 @@ class Platform:
 
 
 def parse(text: str) -> Platform:
-    """Return the platform that somebody wrote, such as ``linux/arm64``. Raises ConfigError."""
+    """Return the platform of a text such as ``linux/arm64``. Raises ConfigError."""
     system, _, rest = text.partition("/")
     architecture, _, variant = rest.partition("/")
     if system != "linux" or architecture not in ELF_MACHINES:
         known = ", ".join(f"linux/{name}" for name in ELF_MACHINES)
-        raise ConfigError(f"--platform {text!r} can't be built for; it is one of {known}")
+        raise ConfigError(f"--platform {text!r} isn't supported; it must be one of {known}")
     return Platform(architecture, variant)
 
 

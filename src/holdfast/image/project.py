@@ -1,4 +1,4 @@
-"""The files of a project that go into its image, and those that never do."""
+"""The files of a project that go into its image, and the files that never do."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from holdfast.system.projects import ENVIRONMENT, passed_over
 
 APP = "app"
 MODEL_BYTES = 4 << 20
-"""A file of this size is a layer of its own: it is a model, or changes as rarely as one."""
+"""Size of a file with a layer of its own: it is a model, or changes as rarely."""
 
 NEVER_FOLDERS = ("holdfast-objects", OWN_FOLDER, "*.egg-info")
 NEVER_AT_TOP = ("build", "dist")
-"""Deeper down they may be packages of the app."""
+"""Excluded at the top only: deeper down they may be packages of the app."""
 
 NEVER_FILES = (
     "credentials", "*credentials*.json", "*.db", "*.db-*", "*.env", "*.gpg", "id_dsa*", "id_ecdsa*",
@@ -32,13 +32,14 @@ NEVER_FILES = (
     "service-account*.json", "*.sqlite", "*.sqlite-*", "*.sqlite3", "*.sqlite3-*", "*.tfstate", "*.tfstate.*",
     "*.tfvars", "*.tfvars.json", "holdfast.toml", "*.backup", "*.keys", "*.tokens",
 )  # fmt: skip
-"""Besides all whose name begins with a dot, such as ``.env`` and ``.git``. The last four are ours."""
+"""Excluded beside all names with a dot at the beginning, such as ``.env`` and ``.git``. The last four are
+ours."""
 
 NEVER_PATHS = ("docker/config.json", "*/docker/config.json")
 
 
 def _forms(text: bytes) -> Iterator[bytes]:
-    """Yield a text of a file as other files hold it: in UTF-16, and in Base64 wherever that begins."""
+    """Yield the forms of a text in other files: in UTF-16, and in Base64 at any offset."""
     yield text
     yield text.decode().encode("utf-16-le")
     for before in range(3):
@@ -54,34 +55,33 @@ _PRIVATE_KEY = re.compile(
     )
 )
 _LAYOUT_MARK = "oci-layout"
-"""A file that each image in OCI's form has. Its name is among the first in an archive."""
+"""A file of each OCI image. Its name is among the first in an archive."""
 _HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class Project:
-    """The project of an app: its folder, and where below it imports begin."""
+    """The project of an app: its folder, and the folder of imports below it."""
 
     folder: Path
     imports: str
 
     @property
     def search_path(self) -> str:
-        """The folder in the image where Python looks for the app's modules."""
+        """The folder of the app's modules in the image."""
         return f"/{APP}/{self.imports}".rstrip("/.")
 
 
 @dataclass(frozen=True)
 class Files:
-    """The files of the app's own layer, and for each model those of its layer."""
+    """The files of the app's own layer, and of each model's layer."""
 
     app: list[ImageFile]
     models: dict[str, list[ImageFile]]
 
 
 def find(place: str, folder: Path) -> Project:
-    """Return the project that has the app at ``module:name``. Nothing of it is imported. Raises
-    ConfigError."""
+    """Return the project of the app ``module:name``, without importing it. Raises ConfigError."""
     module, colon, name = place.partition(":")
     if not (module and colon and name):
         raise ConfigError(f"app {place!r} must be 'module:name', such as 'myproject.streams:app'")
@@ -90,22 +90,22 @@ def find(place: str, folder: Path) -> Project:
         if any((folder / imports / each).is_file() for each in (f"{path}.py", f"{path}/__init__.py")):
             return Project(folder, imports)
     raise ConfigError(
-        f"app {place!r}: there is no {path}.py in {folder}, nor in its src; run this in the project's folder"
+        f"app {place!r}: no {path}.py in {folder} or in its src; run this in the project's folder"
     )
 
 
 def files(project: Project, models: Sequence[str], excluded: Sequence[str]) -> Files:
-    """Return what goes into the image. ``models`` are paths in the project whose files make a layer each,
-    ``excluded`` patterns of paths that stay out. Raises ConfigError."""
-    told = {posixpath.normpath(model): model for model in models}
+    """Return the files of the image. ``models`` are paths in the project with a layer each, ``excluded``
+    patterns of paths that stay out. Raises ConfigError."""
+    named = {posixpath.normpath(model): model for model in models}
     try:
-        found = _sorted(project.folder, told, excluded)
+        found = _sorted(project.folder, named, excluded)
     except OSError as error:
-        raise ConfigError(f"{error}: let it be read, or leave it out by --exclude") from None
-    for path, model in told.items():
+        raise ConfigError(f"{error}: make it readable, or leave it out by --exclude") from None
+    for path, model in named.items():
         if path not in found.models:
             raise ConfigError(
-                f"--model {model!r}: no file of this name, or in a folder of it, goes into the image from"
+                f"--model {model!r}: the image gets no file of this name, or in a folder of this name, from"
                 f" {project.folder}"
             )
     return found
@@ -124,7 +124,7 @@ def _sorted(folder: Path, models: Iterable[str], excluded: Sequence[str]) -> Fil
 
 
 def _entry(folder: Path, path: str) -> ImageFile:
-    """A file of the project, or a link to a folder of it. Raises ConfigError for a private key."""
+    """Return a file of the project, or a link to a folder of it. Raises ConfigError for a private key."""
     source = folder / path
     if source.is_dir():
         root = folder.resolve()
@@ -138,7 +138,7 @@ def _entry(folder: Path, path: str) -> ImageFile:
             f"{path} holds a private key, which doesn't belong in an image: move it out of the project, or"
             f" leave it out by --exclude {path}"
         )
-    # Code is read but once, so that its byte code, which Python takes unchecked, is of the same content.
+    # Code is read once: its byte code must have the same content, as Python doesn't check it.
     return ImageFile(f"{APP}/{path}", content if path.endswith(".py") else source, executable)
 
 
@@ -159,8 +159,8 @@ def _walk(folder: Path, below: str, excluded: Sequence[str]) -> Iterator[str]:
 
 
 def _stays_out(folder: Path, path: str, excluded: Sequence[str]) -> bool:
-    """Return whether a file or folder itself stays out, whatever becomes of the folders that it is in. Of a
-    link only the name counts."""
+    """Return whether a file or folder itself stays out. Its parent folders don't count; of a link only the
+    name counts."""
     name, place = posixpath.basename(path), folder / path
     if passed_over(name) or _matches(path, excluded) or _is_never(name.lower(), path, place):
         return True
@@ -178,7 +178,7 @@ def _is_never(name: str, path: str, place: Path) -> bool:
 
 
 def _check_link(folder: Path, path: str, excluded: Sequence[str]) -> None:
-    """Raise ConfigError unless what a link leads to may itself be in the image."""
+    """Raise ConfigError unless a link's target may itself be in the image."""
     target, root = (folder / path).resolve(), folder.resolve()
     if root not in (target, *target.parents):
         raise ConfigError(f"{path} is a link to {target}, outside the project")
@@ -186,13 +186,13 @@ def _check_link(folder: Path, path: str, excluded: Sequence[str]) -> None:
     for end in range(1, len(parts) + 1):
         if _stays_out(root, "/".join(parts[:end]), excluded):
             raise ConfigError(
-                f"{path} is a link to {'/'.join(parts)}, which stays out of images: put what it leads"
-                f" to in its place if that may be there, or leave the link out by --exclude {path}"
+                f"{path} is a link to {'/'.join(parts)}, which stays out of images: copy the target to the"
+                f" link's place if an image may hold it, or leave the link out by --exclude {path}"
             )
 
 
 def _is_image(source: Path) -> bool:
-    """Return whether an archive is an image, such as one that an earlier build has written."""
+    """Return whether an archive is an image, such as that of an earlier build."""
     with source.open("rb") as file:
         return _LAYOUT_MARK.encode() in file.read(_HEAD_BYTES)
 

@@ -19,7 +19,7 @@ from holdfast.image.reference import Reference
 from holdfast.image.registry import RegistryClient
 
 AT_ONCE = 3
-"""So many blobs are pushed at a time."""
+"""Blobs that are pushed at the same time."""
 
 
 class RegistryBase:
@@ -34,7 +34,7 @@ class RegistryBase:
         self._blobs = blobs
 
     async def root(self) -> Descriptor:
-        """Return what the tag or digest means now."""
+        """Return the present manifest or index of the tag or digest."""
         reference = self.reference
         descriptor, data = await self._registry.manifest(
             reference.repository, reference.digest or reference.tag
@@ -43,7 +43,6 @@ class RegistryBase:
         return descriptor
 
     async def document(self, descriptor: Descriptor) -> Any:
-        """Return a manifest, index or config."""
         if not self._blobs.has(descriptor.digest):
             if descriptor.media_type in (*INDEXES, *MANIFESTS):
                 _, data = await self._registry.manifest(self.reference.repository, descriptor.digest)
@@ -53,14 +52,13 @@ class RegistryBase:
         return msgspec.json.decode(self._blobs.read(descriptor.digest))
 
     async def bring(self, descriptor: Descriptor) -> None:
-        """Bring a blob into the folder of blobs."""
         await self._registry.pull_blob(self.reference.repository, descriptor)
 
 
 @dataclass
 class Pushed:
-    """The counts of a push: blobs that were there, that were taken from another repository, and that were
-    sent; and the bytes that were sent in all."""
+    """The counts of a push: blobs that were there, that were mounted from another repository, and that were
+    sent; and all bytes sent."""
 
     there: int = 0
     mounted: int = 0
@@ -71,8 +69,8 @@ class Pushed:
 async def push(
     built: Built, target: Reference, registry: RegistryClient, blobs: Blobs, base_at: Reference | None
 ) -> Pushed:
-    """Push an image: first its blobs, then its manifests, its tag last, so that whoever pulls by the tag
-    gets all of it or what was before. ``base_at`` is where the base is, if that is in a registry."""
+    """Push an image: its blobs, then its manifests, then its tag, so that a pull by the tag gets the whole
+    image or the earlier one. ``base_at``: the base's place in a registry, if it has one."""
     pushed = Pushed()
     mount_from = base_at.repository if base_at and base_at.registry == target.registry else ""
     at_once = asyncio.Semaphore(AT_ONCE)
@@ -109,7 +107,7 @@ async def push(
 
 
 def _blobs_of(built: Built) -> dict[str, tuple[Descriptor, Base | None]]:
-    """All that must be there before the manifests, by digest; what is of the base, with the base."""
+    """Return the blobs that must be there before the manifests, by digest; the base's blobs with the base."""
     wanted: dict[str, tuple[Descriptor, Base | None]] = {}
     for image in built.images:
         wanted |= {layer.descriptor.digest: (layer.descriptor, image.base) for layer in image.base.layers}
@@ -126,8 +124,8 @@ async def _put(
 
 
 async def _attach(image: Image, target: Reference, registry: RegistryClient, blobs: Blobs) -> None:
-    """Push what refers to an image. A registry that doesn't keep track of such itself gets an index of them
-    under a tag made of the image's digest, as OCI's specification has it."""
+    """Push the bill of materials. A registry that doesn't list such artifacts itself gets an index of them,
+    under a tag made of the image's digest, as OCI specifies."""
     bill = image.bill.manifest
     if await _put(bill, bill.digest, target, registry, blobs):
         return

@@ -15,7 +15,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Reference:
-    """An image in a registry: by its tag, or by its digest where that is given."""
+    """An image in a registry, by its digest, or else by its tag."""
 
     registry: str
     repository: str
@@ -28,12 +28,12 @@ class Reference:
 
     @property
     def shown_registry(self) -> str:
-        """As people and files of credentials name the registry."""
+        """The registry's usual name, as in files of credentials."""
         return "docker.io" if self.registry == DOCKER_HUB else self.registry
 
 
 def parse(text: str) -> Reference:
-    """Return what a name means, with Docker's defaults: ``python:3.13-slim`` is on Docker Hub. Raises
+    """Return the image of a name, with Docker's defaults: ``python:3.13-slim`` is on Docker Hub. Raises
     ConfigError."""
     name, _, digest = text.partition("@")
     first, slash, rest = name.partition("/")
@@ -46,10 +46,7 @@ def parse(text: str) -> Reference:
         registry = DOCKER_HUB
         repository = repository if "/" in repository else f"library/{repository}"
     tag = tag or "latest"
-    if (
-        not _NAME.fullmatch(repository)
-        or not _TAG.fullmatch(tag)
-        or (digest and not _DIGEST.fullmatch(digest))
-    ):
+    patterns = [(_NAME, repository), (_TAG, tag), *([(_DIGEST, digest)] if digest else [])]
+    if not all(pattern.fullmatch(part) for pattern, part in patterns):
         raise ConfigError(f"image {text!r} must be REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:…")
     return Reference(registry, repository, tag, digest)

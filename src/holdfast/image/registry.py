@@ -1,4 +1,4 @@
-"""A registry, as OCI's distribution specification has it: what pulling and pushing images take."""
+"""A client of registries (OCI distribution specification), for pulls and pushes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import aiohttp
 import msgspec
@@ -28,10 +28,10 @@ PAUSE_S = 0.5
 CONNECT_S = 10.0
 SILENT_S = 60.0
 PART_BYTES = 32 << 20
-"""An upload is sent in parts, after each of which the registry says how much it has."""
+"""Bytes of one part of an upload. After each part the registry reports how much it has."""
 REDIRECTS_MAX = 5
 TOKEN_S = 60.0
-"""How long a token lives that doesn't say so."""
+"""Lifetime in seconds of a token that doesn't state its own."""
 TOKEN_MARGIN_S = 10.0
 ERROR_CHARS = 500
 
@@ -47,24 +47,20 @@ class _Issued(msgspec.Struct, frozen=True):
     expires_in: float | None = None
 
 
-class _RegistryAnswer:
-    """A status, headers and a short body."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], body: bytes, url: URL) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
-        self.url = url
+class _RegistryAnswer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    url: URL
 
     @property
     def location(self) -> URL:
-        """The URL of the next request that the registry wants. Its header may leave out scheme and host.
-        Raises OperationRefused where there is none."""
+        """The URL of the next request. Raises OperationRefused if the answer has none."""
         return _joined(self.url, self.headers)
 
 
 class RegistryClient:
-    """One registry, to be used with ``async with``. ``sent_bytes`` counts the bodies of requests."""
+    """One registry; use it with ``async with``. ``sent_bytes`` counts the bodies of requests."""
 
     def __init__(self, host: str, blobs: Blobs, *, insecure: bool = False) -> None:
         self.host = host
@@ -81,7 +77,7 @@ class RegistryClient:
 
     async def __aenter__(self) -> Self:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
-        # Not trust_env, which also sends what ~/.netrc has, after redirects too.
+        # Without trust_env, which would send the logins of ~/.netrc, also after redirects.
         self._http = aiohttp.ClientSession(timeout=timeout, auto_decompress=False)
         return self
 
@@ -94,7 +90,7 @@ class RegistryClient:
     # --- manifests
 
     async def manifest(self, repository: str, reference: str) -> tuple[Descriptor, bytes]:
-        """Return what a tag or a digest means. Raises NotKnown."""
+        """Return the manifest of a tag or a digest. Raises NotKnown."""
         accept = ", ".join((*INDEXES, *MANIFESTS))
         answer = await self._retried(
             lambda: self._ask(
@@ -114,7 +110,8 @@ class RegistryClient:
         return Descriptor(media_type=kind, digest=digest, size=len(answer.body)), answer.body
 
     async def put_manifest(self, repository: str, reference: str, media_type: str, data: bytes) -> bool:
-        """Put a manifest under a tag or its digest; returns whether the registry keeps what refers to it."""
+        """Put a manifest under a tag or its digest. Return whether the registry lists artifacts that refer to
+        it."""
         answer = await self._retried(
             lambda: self._ask(
                 "PUT",
@@ -130,7 +127,6 @@ class RegistryClient:
     # --- blobs
 
     async def has_blob(self, repository: str, digest: str) -> bool:
-        """Return whether a repository has a blob."""
         answer = await self._retried(
             lambda: self._ask("HEAD", self._url(repository, "blobs", digest), _push(repository))
         )
@@ -139,7 +135,8 @@ class RegistryClient:
         return answer.status != 404
 
     async def pull_blob(self, repository: str, descriptor: Descriptor) -> None:
-        """Bring a blob into the folder of blobs. What came before a connection broke isn't fetched again."""
+        """Fetch a blob into the folder of blobs. After a broken connection, the fetch goes on where it
+        was."""
         if self._blobs.has(descriptor.digest):
             return
         with self._blobs.writing(descriptor.digest) as file:
@@ -154,20 +151,19 @@ class RegistryClient:
                     await asyncio.sleep(PAUSE_S)
 
     async def mount(self, repository: str, digest: str, source: str) -> bool:
-        """Take a blob from another repository of the registry; returns whether that was possible."""
+        """Take a blob from another repository of the registry. Return whether that was possible."""
         url = (self._url(repository, "blobs", "uploads") / "").with_query({"mount": digest, "from": source})
         try:
             answer = await self._retried(lambda: self._ask("POST", url, (*_push(repository), *_pull(source))))
         except LoginRefused:
-            return False  # of the other repository
-        if answer.status == 202:  # an upload has begun instead; the registry forgets it some day anyway
+            return False  # the other repository refuses
+        if answer.status == 202:  # it has begun an upload instead, which it drops some day anyway
             with contextlib.suppress(Unavailable, LoginRefused, OperationRefused):
                 await self._ask("DELETE", answer.location, _push(repository))
         return answer.status == 201
 
     async def push_blob(self, repository: str, descriptor: Descriptor, path: Path) -> None:
-        """Push a blob. An upload that broke off, also one of an earlier process, goes on where the registry
-        has it."""
+        """Push a blob. An interrupted upload, also that of an earlier process, goes on where it was."""
         digest = descriptor.digest
         note = self._blobs.note("upload", f"{self.host}/{repository}@{digest}".encode())
         noted = self._blobs.noted(note)
@@ -186,7 +182,7 @@ class RegistryClient:
                     place, done = await self._send_part(repository, place, path, done, descriptor.size)
                     note.write_text(str(place))
                 answer = await self._ask("PUT", place.update_query(digest=digest), _push(repository))
-                if answer.status in (400, 404) and failures < TRIES:  # it has something else: from the start
+                if answer.status in (400, 404) and failures < TRIES:  # it has other bytes: from the start
                     failures, place = failures + 1, None
                     continue
                 self._check(answer, repository, 201)
@@ -202,15 +198,14 @@ class RegistryClient:
                         place, done = await self._continued(repository, place)
 
     async def _begin(self, repository: str) -> URL:
-        """Begin an upload; returns the URL where it goes."""
+        """Begin an upload, and return its URL."""
         url = self._url(repository, "blobs", "uploads") / ""
         answer = await self._ask("POST", url, _push(repository))
         self._check(answer, repository, 202)
         return answer.location
 
     async def _continued(self, repository: str, place: URL) -> tuple[URL | None, int]:
-        """Ask how an upload goes on; returns its URL and how many bytes the registry has, or None and 0 if it
-        is to begin again."""
+        """Return an upload's URL and how many bytes the registry has; None and 0 if it must begin again."""
         answer = await self._ask("GET", place, _push(repository))
         if answer.status != 204:
             return None, 0
@@ -229,11 +224,11 @@ class RegistryClient:
             "PATCH", place, _push(repository), headers=headers, data=lambda: self._part(path, done, end)
         )
         if answer.status in (404, 416):
-            raise Unavailable(f"{self.host} has given up an upload, or has another part of it than was sent")
+            raise Unavailable(f"{self.host} has dropped an upload, or has other bytes of it than were sent")
         self._check(answer, repository, 202)
         received = _received(answer.headers) or end
         if received <= done:
-            raise Unavailable(f"{self.host} has taken nothing of a part of an upload")
+            raise Unavailable(f"{self.host} has accepted no bytes of an upload's part")
         return answer.location, received
 
     async def _part(self, path: Path, begin: int, end: int) -> AsyncIterator[bytes]:
@@ -274,7 +269,7 @@ class RegistryClient:
                     return
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 raise Unavailable(f"{self.host} broke off: {describe_http_error(error)}") from None
-        raise Unavailable(f"{self.host} sends from place to place, and never a blob of {repository}")
+        raise Unavailable(f"{self.host} redirects too often for a blob of {repository}")
 
     # --- requests
 
@@ -299,7 +294,7 @@ class RegistryClient:
         headers: Mapping[str, str] | None = None,
         data: Callable[[], Any] | None = None,
     ) -> _RegistryAnswer:
-        """One request; logs in if the registry wants it. Raises Unavailable if no answer came."""
+        """Send one request, and log in if the registry demands it. Raises Unavailable without an answer."""
         ours = url.origin() == self._root
         authorization = await self._authorization(scopes) if ours else ""
         answer = await self._send(method, url, headers or {}, data, authorization)
@@ -332,91 +327,87 @@ class RegistryClient:
             raise Unavailable(f"{self.host} can't be reached: {describe_http_error(error)}") from None
 
     def _check(self, answer: _RegistryAnswer, repository: str, expected: int) -> None:
-        """Raise the error that an answer means, unless it is the expected one."""
+        """Raise the error of an answer, unless it has the expected status."""
         if answer.status == expected:
             return
-        said = answer.body[:ERROR_CHARS].decode(errors="replace").strip()
-        told = f"{self.host} answers {answer.status} for {repository}{f': {said}' if said else ''}"
+        body = answer.body[:ERROR_CHARS].decode(errors="replace").strip()
+        text = f"{self.host} answers {answer.status} for {repository}{f': {body}' if body else ''}"
         if answer.status in (401, 403):
-            raise LoginRefused(
-                f"{told}; log in with docker login or podman login, as somebody who may do this"
-            )
+            raise LoginRefused(f"{text}; log in as another user, with docker login or podman login")
         if answer.status == 404:
-            raise NotKnown(told)
+            raise NotKnown(text)
         if answer.status == 429 or answer.status >= 500:
-            raise Unavailable(told)
-        raise OperationRefused(told)
+            raise Unavailable(text)
+        raise OperationRefused(text)
 
-    # --- who we are
+    # --- logins
 
     async def _authorization(self, scopes: Sequence[str]) -> str:
-        """The header for some scopes, as far as it is known."""
+        """Return the header for some scopes; empty if it is unknown yet."""
         token, until = self._tokens.get(tuple(scopes), ("", 0.0))
         if token and time.monotonic() < until:
             return f"Bearer {token}"
         return self._basic.get(scopes[0], "")
 
     async def _log_in(self, challenge: str, scopes: Sequence[str], refused: str) -> str:
-        """The header that answers a registry's challenge, which came to the header ``refused``, empty if none
-        was sent. Raises LoginRefused."""
+        """Return the header for a registry's challenge. ``refused``: the header that was sent, or empty.
+        Raises LoginRefused."""
         kind, _, rest = challenge.partition(" ")
         repository = scopes[0].split(":")[1]
         known = await asyncio.to_thread(credentials.find, self.host, repository)
         if kind.lower() == "basic":
             if known is None or known.basic == refused:
                 raise LoginRefused(
-                    f"{self.host} wants a login for {repository}"
-                    + (", and refuses the one that is kept" if known else "")
+                    f"{self.host} demands a login for {repository}"
+                    + (", and refuses the stored one" if known else "")
                     + f": docker login {self.host}, or podman login"
                 )
             self._basic[scopes[0]] = known.basic
             return known.basic
-        told = dict(_PARAMETER.findall(rest))
-        if kind.lower() != "bearer" or "realm" not in told:
+        wanted = dict(_PARAMETER.findall(rest))
+        if kind.lower() != "bearer" or "realm" not in wanted:
             raise LoginRefused(
-                f"{self.host} wants a login by {kind or 'nothing known'}, which is not supported"
+                f"{self.host} demands a login by {kind or 'an unknown way'}, which isn't supported"
             )
-        token, lives_s = await self._token(told, scopes, known)
+        token, lives_s = await self._token(wanted, scopes, known)
         self._tokens[tuple(scopes)] = token, time.monotonic() + lives_s - TOKEN_MARGIN_S
         return f"Bearer {token}"
 
     async def _token(
-        self, told: Mapping[str, str], scopes: Sequence[str], known: credentials.RegistryLogin | None
+        self, wanted: Mapping[str, str], scopes: Sequence[str], known: credentials.RegistryLogin | None
     ) -> tuple[str, float]:
         try:
-            realm = URL(told["realm"])
+            realm = URL(wanted["realm"])
             realm.origin()
         except ValueError:
             raise OperationRefused(
-                f"{self.host} wants a login at {told['realm']!r:.200}, which is no URL"
+                f"{self.host} demands a login at {wanted['realm']!r:.200}, which isn't a URL"
             ) from None
         if realm.scheme != "https" and self._root.scheme == "https":
-            raise LoginRefused(
-                f"{self.host} wants credentials sent to {realm.origin()}, without TLS: not done"
-            )
+            raise LoginRefused(f"{self.host} demands credentials at {realm.origin()}, without TLS: refused")
         if known is not None and known.identity_token:
             form = {
                 "grant_type": "refresh_token",
-                "service": told.get("service", ""),
+                "service": wanted.get("service", ""),
                 "scope": " ".join(scopes),
                 "client_id": "holdfast",
                 "refresh_token": known.identity_token,
             }
             answer = await self._send("POST", realm, {}, lambda: aiohttp.FormData(form), "")
         else:
-            query = [("service", told["service"])] if "service" in told else []
+            query = [("service", wanted["service"])] if "service" in wanted else []
             url = realm.update_query([*realm.query.items(), *query, *(("scope", scope) for scope in scopes)])
             answer = await self._send("GET", url, {}, None, known.basic if known else "")
         if answer.status != 200:
             raise LoginRefused(
-                f"{realm.host} answers {answer.status} to the login for {self.host}: log in anew, with docker"
-                " login or podman login"
+                f"{realm.host} answers {answer.status} to the login for {self.host}: log in again, with"
+                " docker login or podman login"
             )
         try:
             issued = msgspec.json.decode(answer.body, type=_Issued)
         except UNREADABLE as error:
             raise OperationRefused(
-                f"{realm.host} answers the login for {self.host} with no token ({error})"
+                f"{realm.host} answers the login for {self.host} without a token ({error})"
             ) from None
         if not (token := issued.token or issued.access_token):
             raise OperationRefused(f"{realm.host} answers the login for {self.host} without a token")
@@ -424,27 +415,28 @@ class RegistryClient:
 
 
 def _joined(url: URL, headers: Mapping[str, str]) -> URL:
-    """Return where an answer leads. Raises OperationRefused if it leads nowhere."""
+    """Return the URL of an answer's header Location, whose scheme and host may be left out. Raises
+    OperationRefused if it has none."""
     place = headers.get("Location", "")
     with contextlib.suppress(ValueError):
         found = url.join(URL(place, encoded=True))
         if place and found.scheme in ("http", "https") and found.host:
             return found
     raise OperationRefused(
-        f"{url.host} should say where to go on, and its header Location is {place!r:.200}: it is no registry,"
-        " or a proxy before it changes its answers"
+        f"{url.host} should send a URL, and its header Location is {place!r:.200}: it isn't a registry, or a"
+        " proxy changes its answers"
     )
 
 
 def _received(headers: Mapping[str, str]) -> int:
-    """Return how many bytes of an upload a registry has. It tells the first and last, ``0-0`` if there is
+    """Return how many bytes of an upload a registry has. Its header has the first and last, or ``0-0`` for
     none."""
     last = headers.get("Range", "").rpartition("-")[2]
     return int(last) + 1 if last.isdecimal() and int(last) else 0
 
 
 def _proxy(url: URL) -> str | None:
-    """The proxy that the environment names for a URL, None where it is asked without one."""
+    """Return the environment's proxy for a URL, or None."""
     if urllib.request.proxy_bypass(f"{url.host}:{url.port}"):
         return None
     return urllib.request.getproxies().get(url.scheme)

@@ -16,41 +16,41 @@ from holdfast.errors import ConfigError
 from holdfast.registration.entry_points import DISTRIBUTION
 
 LOCKS = ("uv.lock", "pylock.toml", "requirements.txt", "pyproject.toml")
-"""Where a project says what it needs; the first that is there counts."""
+"""Files with a project's requirements; the first existing one counts."""
 
 _NESTED = re.compile(rb"^\s*(-r|-c|--requirement|--constraint|\.)", re.MULTILINE)
 
 _FOREIGN = re.compile(r"^holdfast( @|==)", re.MULTILINE)
-"""A pin of the package that was Holdfast's before 0.3.0, and is another project's in public indexes."""
+"""A pin of another project's package, whose name was Holdfast's before 0.3.0."""
 
 
 @dataclass(frozen=True)
 class WheelTarget:
-    """The target that wheels must suit: uv's name of the platform, and the minor version of Python."""
+    """The target of wheels: uv's name of the platform, and the minor version of Python."""
 
     platform: str
     python_minor: int
 
     def arguments(self) -> list[str]:
-        """For uv, which then builds nothing."""
+        """Return uv's options. With them uv builds no packages."""
         version = ["--python-version", f"3.{self.python_minor}", "--python", sys.executable]
         return ["--python-platform", self.platform, *version, "--only-binary", ":all:"]
 
 
-def find(project: Path, told: Path | None) -> Path | None:
-    """Return the file that says what a project needs; None if none does."""
-    if told is not None:
-        if not told.is_file():
-            raise ConfigError(f"--requirements {str(told)!r}: there is no such file")
-        return told
+def find(project: Path, given: Path | None) -> Path | None:
+    """Return the file of a project's requirements, or None."""
+    if given is not None:
+        if not given.is_file():
+            raise ConfigError(f"--requirements {str(given)!r}: no such file")
+        return given
     return next((project / name for name in LOCKS if (project / name).is_file()), None)
 
 
 def resolve(
     source: Path | None, extras: Sequence[str], holdfast: Path, target: WheelTarget, scratch: Path
 ) -> str:
-    """Return what is to be installed besides Holdfast: each package with its version and the digests of its
-    files, as lines for uv or pip. ``holdfast`` is the wheel that goes into the image. Raises ConfigError."""
+    """Return the packages to install beside Holdfast, with versions and digests, as lines for uv or pip.
+    ``holdfast`` is the wheel in the image. Raises ConfigError."""
     constraint, wanted = scratch / "constraints.txt", scratch / "wanted.in"
     constraint.write_text(f"{DISTRIBUTION} @ {holdfast.as_uri()}\n")
     wanted.write_text(f"{DISTRIBUTION}\n")
@@ -80,14 +80,14 @@ def resolve(
     for line in text.splitlines():
         if re.match(r"(?!#)\S+ @ |-e |\./|/", line) and not line.endswith("\\"):  # no digest follows
             raise ConfigError(
-                f"{line.strip()!r} is no wheel with a digest: build a wheel of it, and serve it from an index"
-                " or from a folder that uv is configured to look in"
+                f"{line.strip()!r} isn't a wheel with a digest: build a wheel, and serve it from an index"
+                " or from a folder in uv's configuration"
             )
     return text
 
 
 def fixed(source: Path | None) -> bytes:
-    """Return all that says what a project needs; nothing if that is in further files too."""
+    """Return the content of the file of requirements; empty if further files belong to it."""
     if source is None:
         return b"-"
     data = source.read_bytes()
@@ -98,7 +98,7 @@ def fixed(source: Path | None) -> bytes:
 
 
 def _is_dynamic(data: bytes) -> bool:
-    """Return whether a project says in other files what it needs, or in none that can be read here."""
+    """Return whether a project has its requirements in other files, or in an unreadable one."""
     try:
         dynamic = tomllib.loads(data.decode()).get("project", {}).get("dynamic", [])
     except (UnicodeDecodeError, tomllib.TOMLDecodeError):
@@ -115,7 +115,7 @@ def install(pins: str, target: WheelTarget, folder: Path, scratch: Path, project
 
 
 def uv(*arguments: str, folder: Path) -> None:
-    """Run uv. Raises ConfigError with what it said."""
+    """Run uv. Raises ConfigError with its output."""
     result = subprocess.run(  # noqa: S603
         [_program(), *arguments], cwd=folder, capture_output=True, text=True, check=False,
         env={**os.environ, "NO_COLOR": "1", "UV_NO_PROGRESS": "1"},

@@ -1,4 +1,4 @@
-"""Bills of materials, in CycloneDX's form."""
+"""Bills of materials, in CycloneDX format."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _NOTHING = b"{}"
 
 @dataclass(frozen=True)
 class Artifact:
-    """A manifest that refers to an image, and the blobs that it names."""
+    """A manifest that refers to an image, and its blobs."""
 
     manifest: Descriptor
     blobs: Sequence[Descriptor]
 
 
 def make(app: str, version: str, base: Base, packages: Iterable[Package]) -> bytes:
-    """Return the bill of an image: its Python packages, and the base. The same image has the same bill."""
+    """Return the bill of an image: its Python packages, and the base. Equal images have equal bills."""
     components = [
         {
             "type": "library",
@@ -64,7 +64,7 @@ def make(app: str, version: str, base: Base, packages: Iterable[Package]) -> byt
 
 
 def attach(bill: bytes, subject: Descriptor, blobs: Blobs) -> Artifact:
-    """Return what refers to an image and holds its bill. Its blobs are kept."""
+    """Return the artifact that refers to an image and holds its bill. Its blobs are kept."""
     config = Descriptor(media_type=EMPTY, digest=blobs.add(_NOTHING), size=len(_NOTHING))
     held = Descriptor(media_type=TYPE, digest=blobs.add(bill), size=len(bill))
     manifest = {

@@ -54,7 +54,7 @@ class FileRecord(msgspec.Struct):
 
 
 class FilesOfDay(msgspec.Struct):
-    """Files of one day, and the total. ``complete`` is false if the app has so many tasks that reports which
+    """Files of one day, and the total. ``complete`` is false if the app has too many tasks: reports which
     no node has begun may be missing."""
 
     date: dt.date

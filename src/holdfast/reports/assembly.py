@@ -46,14 +46,14 @@ def publish_reports(
     """Declare the task type ``report.publish`` in an app: its body is an order, whose files are delivered.
 
     Args:
-        credentials: finds the secrets that orders name; by default those of the environment.
+        credentials: finds the secrets that orders name; by default from the environment.
         limits: of one attempt's connections and rates.
         roots: URLs that sources must lie below; without any, all sources are allowed.
         destinations: URLs that destinations must lie below; without any, all are allowed.
         preload: schemes of destinations, such as ``s3``, whose libraries are imported now. Then slots that
             are forked later have them; else each slot imports them for its first report.
         config: names the registry of the audit (``registry_url``); by default the node's.
-        settings: of ``App.task``, in place of those of :mod:`holdfast.reports.task`.
+        settings: of ``App.task``, in place of the defaults in :mod:`holdfast.reports.task`.
     """
     # Imported now, so that slots that are forked later have them.
     from holdfast.extend.products import Services, load  # noqa: PLC0415

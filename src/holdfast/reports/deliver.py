@@ -287,7 +287,7 @@ class _Delivery:
         self._sent += len(part)
 
     async def _content_changed(self) -> Damaged:
-        """Drop the marks: the file's bytes differ from those that were sent before."""
+        """Drop the marks: the file's bytes differ from the bytes that were sent before."""
         await self._keep(self._changed(marks=()))
         return Damaged(f"{self._file.name!r} has other bytes than before: it is sent from its beginning")
 

@@ -2,7 +2,7 @@
 
 The credential ``acme`` is looked for in the given config, then in the environment variable
 ``HOLDFAST_CREDENTIAL_ACME``, a JSON object of texts, then in a TOML file with a table of that name, which
-only its owner may read. Its fields, all optional, are those of :class:`Credential`.
+only its owner may read. Its fields, all optional, are the fields of :class:`Credential`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Credentials:
     Args:
         given: credentials by name, as in a config.
         file: a TOML file of more.
-        environ: the environment variables; by default those of the process.
+        environ: the environment variables; by default the process's.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from holdfast.reports.rules.remote_name import check
 
 MARK_BYTES = 8 << 20
 MARKS_MAX = 16
-"""Marks in a record. No connection buffers the bytes of so many, so the service holds one of them."""
+"""Marks in a record. No connection buffers the bytes of 16 marks, so the service holds one of them."""
 
 
 class Companion(enum.Enum):
@@ -138,7 +138,7 @@ def decide(file: FileToDeliver, record: Record | None, found: RemoteFile | None)
 
 
 def best(marks: Sequence[Mark], held: int, grain: int) -> Mark | None:
-    """Return the greatest mark from which an upload can go on; None if there is none."""
+    """Return the greatest mark from which an upload can go on; or None."""
     fitting = [mark for mark in marks if 0 < mark.size <= held and mark.size % grain == 0]
     return max(fitting, key=lambda mark: mark.size, default=None)
 

@@ -40,7 +40,7 @@ class _Idle(NamedTuple):
 
 
 class _Semaphores:
-    """A semaphore for each key. One that nobody uses is dropped."""
+    """A semaphore for each key. An unused one is dropped."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -22,7 +22,7 @@ STATES = tuple(state for state in TaskState if state is not TaskState.DUPLICATED
 
 PAGE_TASKS = 500
 TASKS_READ_MAX = 10_000
-"""Tasks of an app that are read in each state, to find those that no node has begun."""
+"""Tasks of an app that are read in each state, to find reports that no node has begun."""
 
 GETS_AT_ONCE = 50
 
@@ -46,8 +46,8 @@ async def files_of(
 ) -> FilesFound:
     """Return the files of a day, by task id and number.
 
-    With the name of an app, its reports that no node has begun come last: those that wait, of any day, and
-    those that ended on this day. Of their orders only the customer is known. Raises NotKnown for an unknown
+    With the name of an app, its reports that no node has begun come last: waiting ones of any day, and ended
+    ones of this day. Of their orders only the customer is known. Raises NotKnown for an unknown
     app.
     """
     if app:

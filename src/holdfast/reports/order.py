@@ -112,7 +112,7 @@ class Table(_Part, frozen=True):
     ``delimiter``: of CSV sources.
     ``drift``: the rule for files whose columns differ. ``merge`` takes the wider type, and null for a missing
     column.
-    ``credentials``: name of the secret that opens the sources; by default those of the environment.
+    ``credentials``: name of the secret that opens the sources; by default from the environment.
     """
 
     sources: Annotated[tuple[Text, ...], Meta(min_length=1)]

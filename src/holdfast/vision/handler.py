@@ -142,7 +142,7 @@ class ModelTracking(_TrackingHandler):
     """Tracks the objects that a model finds: the :class:`ImageDetector` that the app declares as
     ``detector``. It keeps no state, and gets RGB images of shape (height, width, 3).
 
-    Results are those of :class:`Tracking`. A subclass may name another model.
+    Results have the form of :class:`Tracking`. A subclass may name another model.
     """
 
     model: ClassVar[str] = "detector"

@@ -30,7 +30,7 @@ BACKOFF = Backoff(0.5, 30.0)
 
 
 class CameraLost(HoldfastError):
-    """A camera can't be reached, or sends no more frames; the text has the remedy."""
+    """A camera can't be reached, or stopped sending frames; the text has the remedy."""
 
 
 class CameraRun(msgspec.Struct):
@@ -112,7 +112,7 @@ class Camera:
 
     async def _connection(self) -> CameraRun:
         """Pull over one connection until it ends. Its run is numbered by the time in milliseconds, so it is
-        above all earlier runs, those of other processes too."""
+        above all earlier runs, also of other processes."""
         run = CameraRun(max(self._newest_run + 1, round(self._clock.wall() * 1000)))
         reader = self.reader = _Reader(self._source)
         try:
@@ -178,7 +178,7 @@ class _Reader:
                 return
 
     def halt(self) -> None:
-        """Take no more frames; the thread ends at the next frame or timeout."""
+        """Stop taking frames; the thread ends at the next frame or timeout."""
         self._over = True
         self._changed.set()
 

@@ -5,7 +5,7 @@ After SORT (Bewley et al., 2016), with the second look at faint detections of By
 filter falls apart into four small ones. They are computed elementwise, which rounds the same on every
 machine: the same detections give the same bits, after a restore too.
 
-A background model sees one patch where people cross, and a part of somebody behind a pillar. So one
+A background model sees one patch where people cross, and a part of a person behind a pillar. So one
 detection may be shared by several tracks, and where its size disagrees with the track's, its place is
 taken from the edge that moved as predicted: an outer edge of the patch, or the one not hidden.
 """

@@ -156,8 +156,8 @@ async def status(
         date: The reports' day; by default today in UTC.
         customer: Only files of this customer.
         state: Only files of this state.
-        of: Name of an app, whose reports that no node has begun are listed too: those that wait, of any day,
-            and those that ended on this day.
+        of: Name of an app, whose reports that no node has begun are listed too: waiting ones of any day, and
+            ended ones of this day.
         json: Print JSON lines.
     """
     async with options.services(reads_only=True) as services:

@@ -42,7 +42,7 @@ def sha256(data: bytes) -> str:
 
 
 async def held(sink: Sink, name: str) -> bytes | None:
-    """A finished file's bytes; None if there is none."""
+    """Return a finished file's bytes, or None."""
     try:
         return b"".join([chunk async for chunk in sink.read(name)])
     except FileNotFoundError:

@@ -30,7 +30,7 @@ class Workers:
 
 class Deflate:
     """One deflate stream. As pigz does, blocks are compressed separately, with the end of the previous block
-    as dictionary. ``crc``, ``size`` and ``compressed`` are those of all bytes so far."""
+    as dictionary. ``crc``, ``size`` and ``compressed`` count all bytes so far."""
 
     def __init__(self, level: int, workers: Workers) -> None:
         self._level = level

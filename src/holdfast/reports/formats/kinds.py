@@ -223,7 +223,7 @@ _Change = Callable[[Any], Any]
 
 
 def _shape(name: str, type_: pa.DataType) -> _Change:
-    """Return the function from Arrow's Python values to those of JSON: maps become objects. Raises
+    """Return the function from Arrow's Python values to JSON's values: maps become objects. Raises
     UnwritableColumn."""
     t = pa.types
     if isinstance(type_, pa.BaseExtensionType) and not isinstance(type_, pa.UuidType):

@@ -103,7 +103,9 @@ def decimal_text(value: pl.Expr, type_: pa.DataType, decimals: int) -> pl.Expr:
 
     def write(numbers: pl.Series) -> pl.Series:
         if isinstance(numbers.dtype, pl.Decimal):
-            with contextlib.suppress(polars.exceptions.PolarsError):  # few values have so many digits
+            with contextlib.suppress(
+                polars.exceptions.PolarsError
+            ):  # few values have more digits than Polars supports
                 return numbers.round(decimals, mode="half_to_even").cast(kind).cast(pl.String)
         return _changed(
             numbers, lambda number: format(decimal.Decimal(number), f"z.{decimals}f"), pl.String()

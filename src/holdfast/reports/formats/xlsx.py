@@ -52,7 +52,7 @@ _WIDTHS = {
 
 
 class SheetFormat:
-    """Formats the rows of one table as those of sheets. Thread-safe.
+    """Formats the rows of one table as rows of sheets. Thread-safe.
 
     Args:
         zone: the time zone of timestamps with a zone.

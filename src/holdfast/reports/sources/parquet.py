@@ -46,7 +46,7 @@ class ParquetFiles:
             )
             for group, size in zip(groups, sizes, strict=True):
                 rows = rows_a_batch(size.rows, size.decoded)
-                # One thread, beside those that format: more threads would take more time in all, and 50 MB.
+                # One thread, beside the formatting threads: more would take more time in all, and 50 MB.
                 batches = parquet.iter_batches(
                     rows, row_groups=[group], columns=list(columns), use_threads=False
                 )

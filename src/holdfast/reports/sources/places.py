@@ -54,7 +54,7 @@ class SourceFile:
 
 
 def list_places(url: str, secret: Mapping[str, str], roots: Sequence[str] = ()) -> list[SourceFile]:
-    """Return the files of a source URL, by name. Raises UnreadableSource if there is none.
+    """Return the files of a source URL, by name. Raises UnreadableSource without a file.
 
     No link and no redirect may lead out of ``roots``. A redirect out of the secret's own root, or to another
     server, doesn't get the secret."""

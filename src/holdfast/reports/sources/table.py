@@ -103,7 +103,7 @@ def _columns(place: SourceFile, head: FileHead) -> dict[str, pa.DataType]:
 class TableReader:
     """The rows of one table.
 
-    ``columns``: those of the report, in order. ``schema``: their names and types in the source, as plain
+    ``columns``: the report's, in order. ``schema``: their names and types in the source, as plain
     types.
     ``rows``: the number of rows, or None; unknown with a filter.
     ``source_bytes``: of all files. ``version``: changes when a file changes.

@@ -211,7 +211,7 @@ def _may_be_rounded(array: pa.Array) -> bool:
 
 
 def _rounded(value: Any, kind: pa.DataType) -> int | None:
-    """Return a whole number in a value that a float would change; None if there is none."""
+    """Return a whole number in a value that a float would change; or None."""
     if isinstance(value, dict) and pa.types.is_struct(kind):
         found = (_rounded(value.get(field.name), field.type) for field in kind)
         return next((number for number in found if number is not None), None)

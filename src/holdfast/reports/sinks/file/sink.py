@@ -84,7 +84,7 @@ class FileSink:
         pass
 
     async def run(self, name: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function in a thread. Raises the port's errors for those of the system."""
+        """Call a function in a thread. Raises the port's errors for the system's errors."""
         try:
             return await asyncio.to_thread(call, *args, **kwargs)
         except FileNotFoundError:

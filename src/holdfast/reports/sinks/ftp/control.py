@@ -225,7 +225,7 @@ class Control(ftplib.FTP):
 
 @contextlib.contextmanager
 def port_errors(what: str, *, login: bool = False) -> Iterator[None]:
-    """Raise the port's errors for those of a session; ``what`` begins their texts."""
+    """Raise the port's errors for a session's errors; ``what`` begins their texts."""
     try:
         yield
     except ftplib.Error as error:

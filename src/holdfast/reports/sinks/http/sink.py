@@ -156,7 +156,7 @@ class HttpSink(SinkBase):
 
     @contextlib.contextmanager
     def port_errors(self, what: str) -> Iterator[None]:
-        """Raise the port's errors for those of aiohttp; ``what`` begins their texts."""
+        """Raise the port's errors for aiohttp's errors; ``what`` begins their texts."""
         try:
             yield
         except aiohttp.ClientConnectorCertificateError as error:

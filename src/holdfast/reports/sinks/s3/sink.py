@@ -75,7 +75,7 @@ class S3Sink(SinkBase):
     Args:
         meter: counts every request.
         endpoint: the service's URL; by default that of the AWS settings.
-        keys: the credentials; by default those that AWS's own tools find.
+        keys: the credentials; by default the ones of AWS's own tools.
         part_bytes: the size of a part, at least 5 MiB. A file has up to 10,000 parts; up to four are in
             memory.
     """

@@ -109,7 +109,7 @@ class SftpSession:
 
     @contextlib.contextmanager
     def port_errors(self, what: str) -> Iterator[None]:
-        """Raise the port's errors for those of asyncssh; ``what`` begins their texts."""
+        """Raise the port's errors for asyncssh's errors; ``what`` begins their texts."""
         try:
             yield
         except (asyncssh.Error, OSError, asyncio.IncompleteReadError) as error:
