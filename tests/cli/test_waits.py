@@ -243,9 +243,7 @@ def test_a_missing_model_is_named_everywhere_and_costs_no_message(
     assert doctor.code == 1
     assert "✗ stream seen on a: model 'weights' did not load" in doctor.out
     assert "model 'weights' did not load" in holdfast("why", "cam-1").out
-    assert (
-        node.wait_for("cannot load model")["stream"] == "seen"
-    )
+    assert node.wait_for("cannot load model")["stream"] == "seen"
     metrics = get(node.wait_for("metrics page served")["url"])
     assert "holdfast_streams_without_models 1.0" in metrics
     before = holdfast("doctor", "seeing:app")

@@ -120,9 +120,7 @@ class Forwarding:
             await self._forward(member, batch[:half])
             await self._forward(member, batch[half:])
         else:
-            self._host.log.warning(
-                "message too large to forward", key=batch[0].key, error=str(error)
-            )
+            self._host.log.warning("message too large to forward", key=batch[0].key, error=str(error))
             self._failed(batch, member)
 
     def _note_failure(self, member: str) -> None:

@@ -113,9 +113,7 @@ class Reservations:
         try:
             await self._queues[stream].put_back(some)
         except HoldfastError as error:
-            self._log.warning(
-                "cannot put messages back", stream=stream, error=str(error)
-            )
+            self._log.warning("cannot put messages back", stream=stream, error=str(error))
 
     async def _renew(self) -> None:
         while True:

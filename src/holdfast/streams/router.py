@@ -143,9 +143,7 @@ class Router:
                 claim = None
         owner = membership.view.get(claim.member) if claim is not None else None
         if owner is not None and owner.foreign:
-            self._host.log.warning(
-                "stream owned by another program", key=key, owner=owner.name
-            )
+            self._host.log.warning("stream owned by another program", key=key, owner=owner.name)
         for item in waiting:
             if item in self.forwards:
                 self._bring(item, claim.member if claim is not None else "", owner)

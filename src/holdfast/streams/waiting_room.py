@@ -279,9 +279,7 @@ class WaitingRoom:
             try:
                 await self._queues[stream].give_back(batch, pause_s)
             except HoldfastError as error:
-                self._host.log.warning(
-                    "cannot give messages back", error=str(error)
-                )
+                self._host.log.warning("cannot give messages back", error=str(error))
 
     async def give_back_all(self) -> int:
         """Give messages that no owner has accepted back to the queue, before a stop. Returns how many."""
