@@ -29,7 +29,7 @@ LIKELY = {
     "task-pause": 9, "task-pause-free": 9, "task-effects-first": 1, "task-effects-again": 1,
     "task-delay": 13,
     "due-lease": 3, "due-parked": 4, "effect-expiry": 3, "effect-pump": 1, "effect-reset": 3,
-    "effect-rest": 3, "older-given": 7, "effect-forwards": 133, "forward-share": 58,
+    "effect-rest": 3, "older-given": 7, "effect-forwards": 135, "forward-share": 58,
     "gap-silence": 375, "state-readers": 5,
     "due-adopts": 11, "due-claims": 1, "due-in-time": 4, "due-written": 2, "effect-answer": 4,
     "effect-drop": 4, "effect-stays": 9, "effect-failure": 5, "effect-order": 2, "effect-queue": 2,
