@@ -200,6 +200,7 @@ def _deeper(scenario: Scenario) -> Scenario:
         changes = {
             "by_key": True,
             "in_order": True,
+            "hold_max_s": math.inf,  # no queue that knows keys has such a limit
             "nodes": 1,
             "clients": 0.0,
             "weather": msgspec.structs.replace(scenario.weather, lost=0.0, answer_lost=0.0, late=0.0),
