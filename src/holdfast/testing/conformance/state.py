@@ -25,10 +25,8 @@ KEY = "tracks/cam-1"
 ODD_KEYS = ["s/k", "s/a/b//c", "s/käse \N{SNOWMAN}", "s/'\"%_\\;--", "s/*?[x]{y}:z", "s/..", "s/" + "x" * 512]
 
 
-@pytest.mark.asyncio
-class StateConformance:
-    """Every promise of the state store port. Fixture: ``state``, new and empty, with a small
-    ``max_state_bytes`` (1 MiB, say; at least 64 kB)."""
+class StateFixtures:
+    """The fixtures of all tests of a state store."""
 
     tick_s = 0.05
     """One step of time, in seconds: long enough for a few calls to be answered in."""
@@ -43,7 +41,10 @@ class StateConformance:
         """Override if several clients may share a store: another client of the same one."""
         return state
 
-    # --- opening
+
+@pytest.mark.asyncio
+class StateOpenings(StateFixtures):
+    """Promises about openings and counted starts."""
 
     async def test_an_unknown_key_has_no_checkpoint(self, state: StateStore) -> None:
         assert await state.peek(KEY) is None
@@ -236,7 +237,10 @@ class StateConformance:
         await state.commit(next_commit(third, starting="0:2"))
         assert await state.start(KEY, third.epoch, "0:2") == 3, "to name it again counted nothing"
 
-    # --- committing
+
+@pytest.mark.asyncio
+class StateCommits(StateFixtures):
+    """Promises about commits."""
 
     async def test_commits_of_two_clients_apply_one_after_another(
         self, state: StateStore, other_state: StateStore
@@ -422,7 +426,10 @@ class StateConformance:
         await state.commit(next_commit(opened, state=bytes(state.max_state_bytes)))
         assert len((await _standing(state)).state or b"") == state.max_state_bytes
 
-    # --- results
+
+@pytest.mark.asyncio
+class StateResults(StateFixtures):
+    """Promises about the results log."""
 
     async def test_results_come_in_order_of_commits(self, state: StateStore, other_state: StateStore) -> None:
         keys = ("s/b", "s/a", "t/c")
@@ -523,7 +530,10 @@ class StateConformance:
         assert logged.result.body == b"new"
         assert (await _read_all(state))[-1] == logged
 
-    # --- effects and timers
+
+@pytest.mark.asyncio
+class StateEffects(StateFixtures):
+    """Promises about effects, timers, due keys, listing and expiry."""
 
     async def test_effects_are_pending_until_a_commit_drops_them(
         self, state: StateStore, other_state: StateStore
@@ -705,6 +715,11 @@ class StateConformance:
             cleared = next_commit(standing, dropped=("id-1.0",), timers=())
             await state.commit(cleared)
         assert await state.expire(0.0, FOREVER) == (0, 3)
+
+
+class StateConformance(StateOpenings, StateCommits, StateResults, StateEffects):
+    """Every promise of the state store port. Fixture: ``state``, new and empty, with a small
+    ``max_state_bytes`` (1 MiB, say; at least 64 kB)."""
 
 
 def next_commit(standing: Checkpoint, **changes: Any) -> Commit:

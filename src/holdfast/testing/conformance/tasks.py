@@ -39,9 +39,8 @@ TYPE = "report.publish"
 ODD_TRACES = ["k", "a/b//c", "käse \N{SNOWMAN}", "'\"%_\\;--", "*?[x]{y}:z", "..", "x" * ID_BYTES_MAX]
 
 
-@pytest.mark.asyncio
-class TasksConformance:
-    """Every promise of the task store port. Fixture: ``tasks``, new and empty."""
+class TasksFixtures:
+    """The fixtures of all tests of a task store."""
 
     @pytest.fixture
     def tasks(self) -> TaskStore:
@@ -53,7 +52,10 @@ class TasksConformance:
         """Override if several clients may share a store: another client of the same app and store."""
         return tasks
 
-    # --- one task's life
+
+@pytest.mark.asyncio
+class TaskRecords(TasksFixtures):
+    """Promises about the life of one task."""
 
     async def test_a_task_that_is_unknown_is_neither_found_nor_changed(self, tasks: TaskStore) -> None:
         assert await tasks.get("k") is None
@@ -335,7 +337,10 @@ class TasksConformance:
         assert found is not None
         assert (found.result, len(found.detail)) == (result, 50_000)
 
-    # --- who may
+
+@pytest.mark.asyncio
+class TaskAttempts(TasksFixtures):
+    """Promises about attempts: who may begin and end them, and their tries."""
 
     async def test_of_many_starts_at_once_one_begins(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
         clients = [tasks, other_tasks] * 4
@@ -509,7 +514,10 @@ class TasksConformance:
             await asyncio.sleep(max(0.0, paused.until - await tasks.now()) + PAUSE_S)
         assert await tasks.expire(FOREVER) == 1
 
-    # --- batches of tasks
+
+@pytest.mark.asyncio
+class TaskRequests(TasksFixtures):
+    """Promises about batches, requests of operators, listing and expiry."""
 
     async def test_a_batch_ends_with_the_last_of_its_tasks(
         self, tasks: TaskStore, other_tasks: TaskStore
@@ -749,6 +757,10 @@ class TasksConformance:
         await tasks.queue([Task(f"k{i:04d}", TYPE) for i in range(1200)])
         assert await tasks.expire(FOREVER) == 1200
         assert await tasks.list(10) == []
+
+
+class TasksConformance(TaskRecords, TaskAttempts, TaskRequests):
+    """Every promise of the task store port. Fixture: ``tasks``, new and empty."""
 
 
 BRIEFS = "app-briefs"
