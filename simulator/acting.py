@@ -21,7 +21,7 @@ from holdfast.ports.target import OutgoingEffect, Target
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.rules.streams.timers import place_of
 from holdfast.services.memory.queue import MemoryQueue, QueueEvent
-from holdfast.services.memory.state import Began, CommitRecord, Forgot, OpenRecord
+from holdfast.services.memory.state import CommitRecord, LossRecord, OpenRecord, StartRecord
 from holdfast.streams import due
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.streams.queries import CommittedAnswer
@@ -426,7 +426,7 @@ def judge(log: Sequence[Any], *, older: str = "", rewound: bool = False) -> tupl
     for place, event in enumerate(log):
         if isinstance(event, CommitRecord) and event.after is not None and not event.repeated:
             wrong += _committed(event, acted, place)
-        elif isinstance(event, Forgot):
+        elif isinstance(event, LossRecord):
             _forgot(event, acted)
         elif isinstance(event, QueryEvent):
             wrong += _answered(event, acted, rewound)
@@ -458,7 +458,7 @@ def _answered(event: QueryEvent, acted: Acted, rewound: bool) -> list[str]:
 
 def _begins(event: Any, key: str, heads: list[str]) -> bool:
     """Whether the store has counted with this that one of these heads begins."""
-    if isinstance(event, Began):
+    if isinstance(event, StartRecord):
         return event.after is not None and event.key == key and event.head in heads
     if isinstance(event, CommitRecord):
         return event.after is not None and event.commit.key == key and event.commit.starting in heads
@@ -471,7 +471,7 @@ def _is_of_numbers(event: Any) -> bool:
     if isinstance(event, QueueEvent):
         return event.letter is None or EFFECT not in event.letter.attributes
     key = event.commit.key if isinstance(event, CommitRecord) else getattr(event, "key", STREAM + "/")
-    return not isinstance(event, OpenRecord | CommitRecord | Began) or key.startswith(f"{STREAM}/")
+    return not isinstance(event, OpenRecord | CommitRecord | StartRecord) or key.startswith(f"{STREAM}/")
 
 
 def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
@@ -542,7 +542,7 @@ def _settings(standing: Checkpoint | None) -> set[str]:
     return {f"wake:{timer.name}:{timer.setting}" for timer in standing.timers} if standing else set()
 
 
-def _forgot(event: Forgot, acted: Acted) -> None:
+def _forgot(event: LossRecord, acted: Acted) -> None:
     """Effects of commits that the store has forgotten don't stand. Neither does a setting that was made then:
     its owner commits again what set the timer, and may do so in one commit with its firing."""
     while acted.applied and acted.applied[-1].at >= event.since:

@@ -43,7 +43,7 @@ from holdfast.devices.services.memory.terminal import Behaviour
 from holdfast.devices.work import DeviceWork
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.services.memory.queue import Stored
+from holdfast.services.memory.queue import StoredMessage
 from simulator.faults import Faulty, ServiceLine, Weather
 from simulator.loop import SimClock
 from simulator.scenario import EVERY_NODE, TROUBLE_S, Fault, FaultKind, WorldSetting
@@ -395,7 +395,7 @@ class DeviceWorld(Stage):
         """What the clocks of all hosts say."""
         return self.clock.wall() + self.jump_s
 
-    def in_flight(self) -> Sequence[Stored]:
+    def in_flight(self) -> Sequence[StoredMessage]:
         return []
 
     # --- the business

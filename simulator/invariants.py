@@ -11,7 +11,7 @@ from holdfast.ports.coordinator import Change
 from holdfast.ports.queue import DeadLetter
 from holdfast.rules.streams.ledger import RunLog
 from holdfast.services.memory.queue import QueueEvent
-from holdfast.services.memory.state import CommitRecord, Forgot, OpenRecord
+from holdfast.services.memory.state import CommitRecord, LossRecord, OpenRecord
 from simulator.handler import START, link
 from simulator.scenario import FAR, STREAM, PlannedMessage
 from simulator.world import World, body_of
@@ -53,7 +53,7 @@ def check(world: World, unfinished: str) -> list[str]:
             wrong += _opened(event, streams)
         elif isinstance(event, CommitRecord):
             wrong += _committed(event, streams)
-        elif isinstance(event, Forgot):
+        elif isinstance(event, LossRecord):
             _forgot(event, streams)
         elif isinstance(event, QueueEvent):
             if event.kind == "sent":
@@ -106,7 +106,7 @@ def _committed(event: CommitRecord, streams: Streams) -> list[str]:
     return wrong
 
 
-def _forgot(event: Forgot, streams: Streams) -> None:
+def _forgot(event: LossRecord, streams: Streams) -> None:
     """The store's last writes never were. What followed from them was right when it was done."""
     while streams.applied and streams.applied[-1].at >= event.since:
         undone = streams.applied.pop()
@@ -128,7 +128,7 @@ def seem_repeated(world: World) -> set[bytes]:
     for event in world.log:
         if isinstance(event, CommitRecord) and event.after is not None and not event.repeated:
             applied.append(event)
-        elif isinstance(event, Forgot):
+        elif isinstance(event, LossRecord):
             logs: dict[str, RunLog | None] = {}
             while applied and applied[-1].at >= event.since:
                 undone = applied.pop()
@@ -287,7 +287,7 @@ def _lost_commits(world: World) -> list[tuple[float, set[str]]]:
     return [
         (event.at, {record.commit.key for record in records if event.since <= record.at <= event.at})
         for event in world.log
-        if isinstance(event, Forgot)
+        if isinstance(event, LossRecord)
     ]
 
 

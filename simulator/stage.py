@@ -16,7 +16,7 @@ from holdfast.ports.coordinator import Claim
 from holdfast.ports.peer import Handler
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.peer import MemoryNetwork, MemoryPeer
-from holdfast.services.memory.queue import MemoryQueue, Stored
+from holdfast.services.memory.queue import MemoryQueue, StoredMessage
 from simulator.faults import Faulty, ServiceLine, Weather
 from simulator.limits import limits_with
 from simulator.loop import SimClock
@@ -263,7 +263,7 @@ class Stage:
         """True if anything was done to the node in that while."""
         return any(name == node and start <= end and begin <= stop for name, start, stop in self.troubles)
 
-    def choose(self, queue: MemoryQueue, visible: list[Stored]) -> list[Stored]:
+    def choose(self, queue: MemoryQueue, visible: list[StoredMessage]) -> list[StoredMessage]:
         """Any order; now and then something in flight is delivered again."""
         chosen = list(visible)
         if len(chosen) > 1 and self._random.random() < 0.5:

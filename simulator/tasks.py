@@ -21,7 +21,7 @@ from holdfast.ports.slots import Attempt, Listener, Progress, TaskSlot
 from holdfast.ports.target import OutgoingEffect
 from holdfast.rules.tasks.concurrency import ConcurrencyLimits
 from holdfast.rules.tasks.task import State, Task
-from holdfast.services.memory.queue import MemoryQueue, QueueEvent, Stored
+from holdfast.services.memory.queue import MemoryQueue, QueueEvent, StoredMessage
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
 from holdfast.services.memory.tasks import Changed, MemoryTasks
@@ -562,7 +562,7 @@ class TaskWorld(Stage):
                 node.crash()
                 self.restart_later(node.index, 0.3)
 
-    def _choose(self, name: str, visible: list[Stored]) -> list[Stored]:
+    def _choose(self, name: str, visible: list[StoredMessage]) -> list[StoredMessage]:
         return self.choose(self.queues[name], visible)
 
     async def produce(self) -> None:

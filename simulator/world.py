@@ -23,7 +23,7 @@ from holdfast.ports.target import Target
 from holdfast.rules.streams import ledger
 from holdfast.rules.streams.ledger import Commit
 from holdfast.rules.streams.phases import OwnerPhase
-from holdfast.services.memory.queue import MemoryQueue, Stored
+from holdfast.services.memory.queue import MemoryQueue, StoredMessage
 from holdfast.services.memory.slots import MemorySlot, MemorySlots
 from holdfast.services.memory.state import CommitRecord, MemoryState
 from holdfast.streams.models import ModelSpec
@@ -232,7 +232,7 @@ class World(Stage):
             await asyncio.Event().wait()
         await node.slot_clock.sleep(planned.seconds)
 
-    def _choose_keys(self, visible: list[Stored]) -> list[Stored]:
+    def _choose_keys(self, visible: list[StoredMessage]) -> list[StoredMessage]:
         """Any order of keys, and each key's own."""
         keys = sorted({message.key for message in visible})
         self._random.shuffle(keys)

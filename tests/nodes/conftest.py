@@ -11,7 +11,7 @@ from aiohttp import web
 from holdfast.services.aws.admin import create_queues
 from holdfast.services.aws.channel import dead_letter_name
 from holdfast.services.aws.client import AwsClient
-from holdfast.services.aws.sqs import Nothing, Sqs
+from holdfast.services.aws.sqs import EmptyAnswer, Sqs
 from holdfast.system.clock import SystemClock
 from simulator.servers import FauxqsServer
 from tests.nodes.cluster import Cluster
@@ -60,7 +60,7 @@ async def make_queue(
 
     yield make
     for name in made:
-        await sqs.call("DeleteQueue", name, {"QueueUrl": await sqs.queue_url(name)}, Nothing)
+        await sqs.call("DeleteQueue", name, {"QueueUrl": await sqs.queue_url(name)}, EmptyAnswer)
     await client.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.common.acts import Effect
 from holdfast.rules.streams import ledger
 from holdfast.rules.streams.ledger import Checkpoint, Commit, Timer
-from holdfast.services.memory.state import CommitRecord, Forgot
+from holdfast.services.memory.state import CommitRecord, LossRecord
 from simulator.acting import judge
 
 KEY = "pings/k"
@@ -46,9 +46,9 @@ def test_a_timer_that_fires_twice_is_noticed() -> None:
 
 def test_a_timer_whose_setting_the_store_forgot_may_be_set_and_fire_in_one_commit() -> None:
     anew = committed(4.0, Checkpoint(KEY, epoch=2), stands=False, fired=True)
-    assert judge([SET, FIRED, Forgot(3.0, 0.5), anew])[1] == []
+    assert judge([SET, FIRED, LossRecord(3.0, 0.5), anew])[1] == []
 
 
 def test_a_timer_that_fires_twice_is_noticed_though_the_store_forgot_something_else() -> None:
     again = committed(4.0, after(FIRED), stands=False, fired=True)
-    assert judge([SET, FIRED, Forgot(3.0, 2.5), again])[1] == [AGAIN]
+    assert judge([SET, FIRED, LossRecord(3.0, 2.5), again])[1] == [AGAIN]

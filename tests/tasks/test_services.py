@@ -12,7 +12,7 @@ from holdfast.assembly.checks import queues_of
 from holdfast.rules.tasks.task import State
 from holdfast.services.aws.channel import dead_letter_name
 from holdfast.services.aws.client import AwsClient
-from holdfast.services.aws.sqs import Nothing, Sqs
+from holdfast.services.aws.sqs import EmptyAnswer, Sqs
 from holdfast.system.clock import SystemClock
 from simulator.servers import FauxqsServer, MotoServer, RedisServer
 from simulator.servers.server import Server
@@ -61,7 +61,7 @@ async def on_services(
     sqs = Sqs(client)
     for queue in queues_of(app):
         for name in (queue, dead_letter_name(queue)):
-            await sqs.call("DeleteQueue", name, {"QueueUrl": await sqs.queue_url(name)}, Nothing)
+            await sqs.call("DeleteQueue", name, {"QueueUrl": await sqs.queue_url(name)}, EmptyAnswer)
     await client.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 from holdfast.ports.clock import Clock
 from holdfast.services.aws.admin import check_queue, create_queues
 from holdfast.services.aws.client import AwsClient
-from holdfast.services.aws.sqs import Nothing, Sqs
+from holdfast.services.aws.sqs import EmptyAnswer, Sqs
 from simulator.proxies import CallFault, Rule, SqsFaults
 from tests.services.aws.conftest import REGION
 
@@ -54,7 +54,7 @@ async def test_keeps_to_the_dead_letter_queue_that_the_policy_names(sqs: Sqs, na
     arn = (await sqs.attributes(await sqs.queue_url(other), "QueueArn"))["QueueArn"]
     policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": "3"})
     request = {"QueueUrl": main.url, "Attributes": {"RedrivePolicy": policy}}
-    await sqs.call("SetQueueAttributes", name, request, Nothing)
+    await sqs.call("SetQueueAttributes", name, request, EmptyAnswer)
     dead, main = await create_queues(sqs, name, visibility_s=60)
     assert dead.name == other
     assert main.changed == ("RedrivePolicy",)
@@ -100,7 +100,7 @@ async def test_check_queue_names_each_fault_of_a_queue(sqs: Sqs, name: str) -> N
     assert "holdfast queues create" in missing.text
     fifo = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
     attributes = {"VisibilityTimeout": "5", "MaximumMessageSize": "2048"} | fifo
-    await sqs.call("CreateQueue", name, {"QueueName": name, "Attributes": attributes}, Nothing)
+    await sqs.call("CreateQueue", name, {"QueueName": name, "Attributes": attributes}, EmptyAnswer)
     found = await check_queue(sqs, name, visibility_s=60)
     assert [finding.level for finding in found] == ["ok", "warning", "warning", "warning", "error"]
     text = "\n".join(finding.text for finding in found)

@@ -20,7 +20,7 @@ from holdfast.services.aws.channel import Channel, dead_letter_name
 from holdfast.services.aws.client import AwsClient
 from holdfast.services.aws.message import MAX_BYTES, encode
 from holdfast.services.aws.queue import SqsQueue
-from holdfast.services.aws.sqs import Nothing, QueueUrl, Sqs
+from holdfast.services.aws.sqs import EmptyAnswer, QueueUrl, Sqs
 from holdfast.system.clock import SystemClock
 from simulator.proxies import CallFault, Rule, SqsFaults
 from tests.services.aws.conftest import GLANCE_S, REGION, QuickClock
@@ -337,7 +337,7 @@ async def test_messages_of_other_producers_arrive_as_they_are(
     attributes = {f"s{i}": {"DataType": "String", "StringValue": "text"} for i in range(9)}
     attributes["n"] = {"DataType": "Number", "StringValue": "7"}
     message = {"QueueUrl": url, "MessageBody": '{"video_id": "v"}', "MessageAttributes": attributes}
-    await sqs.call("SendMessage", queue_name, message, Nothing)
+    await sqs.call("SendMessage", queue_name, message, EmptyAnswer)
     [delivery] = await receive(queue)
     assert delivery.body == b'{"video_id": "v"}'
     assert delivery.attributes == {f"s{i}": "text" for i in range(9)} | {"n": "7"}
@@ -383,7 +383,7 @@ async def test_letters_that_the_queue_itself_moved(
     url = await sqs.queue_url(queue_name)
     policy = json.loads((await sqs.attributes(url))["RedrivePolicy"]) | {"maxReceiveCount": 1}
     request = {"QueueUrl": url, "Attributes": {"RedrivePolicy": json.dumps(policy)}}
-    await sqs.call("SetQueueAttributes", queue_name, request, Nothing)
+    await sqs.call("SetQueueAttributes", queue_name, request, EmptyAnswer)
     [sent] = await queue.send([Outgoing(b"kills", {"a": "b"}, key=key)])
     [delivery] = await receive(queue)
     await queue.give_back([delivery.receipt], 0)

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing
-from holdfast.services.memory.queue import MemoryQueue, Stored
+from holdfast.services.memory.queue import MemoryQueue, StoredMessage
 from holdfast.testing.conformance import KeyedQueueConformance, QueueConformance, QueueTransferConformance
 
 
@@ -50,7 +50,7 @@ async def test_a_chooser_may_repeat_what_is_in_flight(clock: Clock) -> None:
     await queue.send([Outgoing(b"1")])
     await queue.receive(1, 0, 60, "node")
 
-    def everything(visible: list[Stored]) -> list[Stored]:
+    def everything(visible: list[StoredMessage]) -> list[StoredMessage]:
         return list(queue.messages.values())
 
     queue.choose = everything

@@ -8,7 +8,7 @@ import pytest
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
 from holdfast.rules.streams.ledger import Checkpoint, Commit, Result
-from holdfast.services.memory.state import Began, CommitRecord, MemoryState, OpenRecord
+from holdfast.services.memory.state import CommitRecord, MemoryState, OpenRecord, StartRecord
 from holdfast.testing.conformance import StateConformance, StateTransferConformance
 from holdfast.testing.conformance.state import next_commit
 
@@ -39,8 +39,8 @@ async def test_the_history_has_refused_calls_and_repeated_commits_too(clock: Clo
     assert told == [
         (OpenRecord, None, 0),
         (OpenRecord, 0, None),
-        (Began, 0, 0),
-        (Began, 0, None),
+        (StartRecord, 0, 0),
+        (StartRecord, 0, None),
         (CommitRecord, 0, 1),
         (CommitRecord, 1, 1),
         (CommitRecord, 1, None),

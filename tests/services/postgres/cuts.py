@@ -41,15 +41,15 @@ class Wire:
     database: PostgresDatabase
     direct: PostgresDatabase
     faults: TcpFaults
-    looks: psycopg.AsyncConnection
+    observer: psycopg.AsyncConnection
 
     async def rows(self, query: str) -> list[Any]:
-        return await (await self.looks.execute(query.encode())).fetchall()
+        return await (await self.observer.execute(query.encode())).fetchall()
 
     async def empty(self, *tables: str) -> None:
         """Delete all rows: a server that is killed after so many TRUNCATEs would take minutes to start."""
         for table in tables:
-            await self.looks.execute(f"DELETE FROM holdfast.{table}".encode())
+            await self.observer.execute(f"DELETE FROM holdfast.{table}".encode())
 
 
 @contextlib.asynccontextmanager
@@ -63,8 +63,8 @@ async def wired(server: PostgresqlServer, make_database: MakeDatabase) -> AsyncI
         }  # it listens at any time, past the proxy
         database, direct = make_database(f"{through}?{urlencode(options)}"), make_database(server.url)
         await direct.migrate()
-        async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as looks:
-            yield Wire(database, direct, faults, looks)
+        async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as observer:
+            yield Wire(database, direct, faults, observer)
         await database.close()
 
 

@@ -255,7 +255,7 @@ async def test_a_call_of_the_coordinator_that_is_cut_leaves_what_its_error_says(
                 await direct.join(member, LONG_S)
             claim = await direct.claim(KEY, A.id)
             if "lapses" in act:
-                await wire.looks.execute("UPDATE holdfast.members SET expires_at = now() - interval '1 s'")
+                await wire.observer.execute("UPDATE holdfast.members SET expires_at = now() - interval '1 s'")
             return claim
 
         async def kept() -> object:

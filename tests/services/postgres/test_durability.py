@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.config.settings import Config
 from holdfast.errors import ConfigError
-from holdfast.services.postgres.durability import Standing, check, judge
+from holdfast.services.postgres.durability import ServerStatus, check, judge
 from holdfast.wiring.services import Services
 from simulator.servers import PostgresqlServer
 from tests.services.postgres.conftest import MakeDatabase
@@ -20,7 +20,7 @@ SOUND = {
     "synchronous_commit": "on",
     "synchronous_standby_names": "one",
 }
-STANDING = Standing(SOUND, ["sync"], is_standby=False, uses=True, creates=True, lacking=[])
+STANDING = ServerStatus(SOUND, ["sync"], is_standby=False, uses=True, creates=True, lacking=[])
 
 
 def test_a_sound_server_has_no_risk() -> None:
@@ -76,7 +76,7 @@ def test_commits_that_wait_for_no_disk_are_named_first() -> None:
     ],
 )
 def test_a_server_that_may_lose_or_refuse_writes_is_a_risk(
-    standing: Standing, verdict: str, told: str
+    standing: ServerStatus, verdict: str, told: str
 ) -> None:
     [risk] = judge(standing, "holdfast")
     assert (risk.server, risk.verdict) == ("", verdict)

@@ -447,8 +447,8 @@ async def test_the_server_looks_whether_its_client_is_still_there_if_it_can(
         [interval] = await rows.fetchone() or ("",)
         return str(interval)
 
-    looks = "5s" if setting == "client_connection_check_interval" else "0"
-    assert await make_database(places.url).lane("state").read(shown) == looks
+    observer = "5s" if setting == "client_connection_check_interval" else "0"
+    assert await make_database(places.url).lane("state").read(shown) == observer
 
 
 @pytest.mark.slow

@@ -9,12 +9,12 @@ import psycopg
 import pytest
 
 from holdfast.ports.queue import DeadLetter, Outgoing, PutBack, Queue
-from holdfast.services.postgres import looks, reservations
 from holdfast.services.postgres import messages as module
+from holdfast.services.postgres import reservations, search_marks
 from holdfast.services.postgres.lane import Connection
-from holdfast.services.postgres.looks import FoundRow
 from holdfast.services.postgres.messages import PostgresMessages, ReceiveAnswer, ReceiveCall
 from holdfast.services.postgres.queue import PostgresQueue, filled
+from holdfast.services.postgres.search_marks import FoundRow
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance import (
     KeyedQueueConformance,
@@ -285,8 +285,8 @@ async def test_rows_are_locked_in_one_order_in_whichever_they_are_asked_for(
 
 async def one_waits_for_a_lock(url: str) -> None:
     waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as looks:
-        while (await (await looks.execute(waits)).fetchone()) != (1,):
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as search_marks:
+        while (await (await search_marks.execute(waits)).fetchone()) != (1,):
             pass
 
 
@@ -436,41 +436,41 @@ async def test_what_is_committed_late_is_delivered(
     async with await psycopg.AsyncConnection.connect(postgresql_server.url) as late:
         await late.execute(SEND, (b"late",))
         await queue.receive(10, 0, LONG_S, "me")
-        assert await queue.receive(10, 2 * looks.MARGIN_S, LONG_S, "me") == []
+        assert await queue.receive(10, 2 * search_marks.MARGIN_S, LONG_S, "me") == []
         marks = queue.messages.marks["q"]
         if look == "farther":
             marks.full_at = math.inf
         else:
-            monkeypatch.setattr(looks, "WIDE_MARGIN_S", 0.0)
+            monkeypatch.setattr(search_marks, "WIDE_MARGIN_S", 0.0)
         await late.commit()
         [delivery] = await queue.receive(10, PATIENCE_S, LONG_S, "me")
         assert delivery.body == b"late"
 
 
 async def test_a_look_that_does_not_bring_all_is_gone_on_with() -> None:
-    now, margin = 2_000_000_000_000_000, round(looks.MARGIN_S * 1e6)
-    old = looks.least_id(now - margin) - 1000
+    now, margin = 2_000_000_000_000_000, round(search_marks.MARGIN_S * 1e6)
+    old = search_marks.least_id(now - margin) - 1000
 
     def row(visible_at: int | None, number: int, total: int) -> FoundRow:
         return FoundRow(number, 1, 0, None, "", b"", total, now, visible_at)
 
-    marks = looks.Marks()
+    marks = search_marks.Marks()
     marks.move([row(5, 1, 9), row(7, 2, 9)], 10, now)  # the rest would be too many bytes
     assert (marks.due_from, marks.fresh_from) == (6, 0)
     marks.move([row(7, 2, 1), row(None, old, 1)], 2, now)  # the limit is reached
     assert (marks.due_from, marks.fresh_from) == (now - margin, old)
     marks.move([row(None, old + 1, 1)], 2, now + margin)  # that was all
-    assert (marks.due_from, marks.fresh_from) == (now, looks.least_id(now))
+    assert (marks.due_from, marks.fresh_from) == (now, search_marks.least_id(now))
 
 
 async def test_the_longer_a_look_from_the_beginning_takes_the_seldomer_it_is() -> None:
-    marks = looks.Marks()
+    marks = search_marks.Marks()
     marks.start(100.0)
     marks.end(100.0, 100.01)
-    assert marks.full_at == pytest.approx(100.01 + looks.WIDE_S)
+    assert marks.full_at == pytest.approx(100.01 + search_marks.WIDE_S)
     marks.start(200.0)
     marks.end(200.0, 201.0)
-    assert marks.full_at == marks.wide_at == pytest.approx(201.0 + 1 / looks.WIDE_SHARE)
+    assert marks.full_at == marks.wide_at == pytest.approx(201.0 + 1 / search_marks.WIDE_SHARE)
 
 
 async def test_what_a_failed_receive_had_taken_is_looked_for_again(make_queue: MakeQueue) -> None:
@@ -505,7 +505,7 @@ async def test_a_receive_does_not_pass_over_what_cannot_be_removed_yet(
         for _ in range(rounds):
             await queue.send([Outgoing(b"x")] * batch)
             await queue.delete([d.receipt for d in await queue.receive(batch, 0, LONG_S, "me")])
-        await queue.receive(1, 2 * looks.MARGIN_S, LONG_S, "me")
+        await queue.receive(1, 2 * search_marks.MARGIN_S, LONG_S, "me")
         before = await entries_read(queue)
         await queue.send([Outgoing(b"x")] * 10)
         assert len(await queue.receive(10, PATIENCE_S, LONG_S, "me")) == 10

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, PutBack, Taken
-from holdfast.services.postgres import looks, messages, reservations
+from holdfast.services.postgres import messages, reservations, search_marks
 from holdfast.services.postgres.queue import PostgresQueue
 from simulator.servers import PostgresqlServer
 from tests.services.postgres.conftest import MakeQueue
@@ -71,7 +71,7 @@ async def test_a_take_reaches_what_lies_behind_others_though_nobody_receives(
     make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messages, "SORT_MAX", 10)
-    monkeypatch.setattr(looks, "SORT_MAX", 10)
+    monkeypatch.setattr(search_marks, "SORT_MAX", 10)
     queue = make_queue()
     await queue.send([Outgoing(b"b%d" % n, key="b") for n in range(35)])
     await queue.send([Outgoing(b"a0", key="a")])
@@ -91,8 +91,8 @@ async def test_a_take_reaches_what_lies_behind_others_though_nobody_receives(
 async def test_what_is_reserved_after_a_look_through_all_is_looked_for_again(
     make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looks, "MARGIN_S", -LONG_S)  # as if all of it was sent long ago
-    monkeypatch.setattr(looks, "WIDE_S", LONG_S)
+    monkeypatch.setattr(search_marks, "MARGIN_S", -LONG_S)  # as if all of it was sent long ago
+    monkeypatch.setattr(search_marks, "WIDE_S", LONG_S)
     queue = make_queue()
     await queue.send([Outgoing(b"b0", key="b"), Outgoing(b"a0", key="a")])
     await queue.reserve("a", "node", 1, LONG_S)
@@ -195,7 +195,7 @@ async def test_what_is_set_aside_after_the_end_is_delivered(
     await queue.reserve("a", "node", 1, LONG_S)
     await queue.unreserve("a", "node")
     await queue.send([Outgoing(b"x", key="a", delay_s=LONG_S)])
-    assert await queue.receive(1, 2 * looks.MARGIN_S, LONG_S, "other") == []  # it has looked for it
+    assert await queue.receive(1, 2 * search_marks.MARGIN_S, LONG_S, "other") == []  # it has looked for it
     on(postgresql_server, "UPDATE holdfast.messages SET reserved = true")
     [delivery] = await queue.receive(1, PATIENCE_S, LONG_S, "other")
     assert delivery.body == b"x"

@@ -2,7 +2,7 @@
 
 import threading
 
-from holdfast.services.zookeeper.expiry import Lapse
+from holdfast.services.zookeeper.expiry import LapseTimer
 from holdfast.system.clock import SystemClock
 
 PATIENCE_S = 30.0
@@ -27,7 +27,7 @@ class Membership:
     def __init__(self) -> None:
         self.clock = Clock()
         self.ends = 0
-        self.lapse = Lapse(self.clock, LATE_S, self.end)
+        self.lapse = LapseTimer(self.clock, LATE_S, self.end)
         self.lapse.start()
         assert self.clock.asked.acquire(timeout=PATIENCE_S)
 

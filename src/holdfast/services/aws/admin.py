@@ -14,7 +14,7 @@ from holdfast.ports.queue_setup import Made, QueueFinding
 from holdfast.services.aws.channel import FIFO, RedrivePolicy, dead_letter_name
 from holdfast.services.aws.client import DENIED, AwsRefused
 from holdfast.services.aws.message import MESSAGE_BYTES
-from holdfast.services.aws.sqs import NoSuchQueue, Nothing, QueueUrl, Sqs
+from holdfast.services.aws.sqs import EmptyAnswer, NoSuchQueue, QueueUrl, Sqs
 
 MAX_RECEIVES = 100
 """Receives after which the queue itself moves a message to the dead letters. Owners count tries, so this high
@@ -91,7 +91,7 @@ class _QueueMaker:
         changes = {key: value for key, value in wanted.items() if not _same(key, there.get(key), value)}
         if changes:
             await self._sqs.call(
-                "SetQueueAttributes", name, {"QueueUrl": url, "Attributes": changes}, Nothing
+                "SetQueueAttributes", name, {"QueueUrl": url, "Attributes": changes}, EmptyAnswer
             )
         changed = [*changes, *await self._tag(name, url)]
         return Made(name, url, "changed" if changed else "already right", tuple(changed))
@@ -108,10 +108,10 @@ class _QueueMaker:
     async def _tag(self, name: str, url: str) -> list[str]:
         if not self._tags:
             return []
-        said = await self._sqs.call("ListQueueTags", name, {"QueueUrl": url}, Tags)
-        lacking = {key: value for key, value in self._tags.items() if (said.tags or {}).get(key) != value}
+        reply = await self._sqs.call("ListQueueTags", name, {"QueueUrl": url}, Tags)
+        lacking = {key: value for key, value in self._tags.items() if (reply.tags or {}).get(key) != value}
         if lacking:
-            await self._sqs.call("TagQueue", name, {"QueueUrl": url, "Tags": lacking}, Nothing)
+            await self._sqs.call("TagQueue", name, {"QueueUrl": url, "Tags": lacking}, EmptyAnswer)
         return [f"tag {key}" for key in lacking]
 
     def _encryption(self, there: Mapping[str, str]) -> dict[str, str]:
@@ -199,7 +199,7 @@ class _Checker:
         ]
         for operation, request in asked:
             try:
-                await self._sqs.call(operation, name, {"QueueUrl": url} | request, Nothing)
+                await self._sqs.call(operation, name, {"QueueUrl": url} | request, EmptyAnswer)
             except AwsRefused as error:
                 if DENIED.search(error.code):
                     self._note("error", str(error))

@@ -14,7 +14,7 @@ from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.services.aws.client import ANSWER_S
 from holdfast.services.aws.message import Entry, batches
-from holdfast.services.aws.sqs import Received, Sqs, SqsMessage, not_done
+from holdfast.services.aws.sqs import ReceivedMessages, Sqs, SqsMessage, not_done
 
 HOLD_MAX_S = 12 * 3600
 CHANGE_S = 5.0
@@ -115,8 +115,8 @@ class Channel:
         }
         if self.fifo:  # a repetition of ours is answered with the same messages
             request["ReceiveRequestAttemptId"] = self._clock.new_id()
-        said = await self.sqs.call("ReceiveMessage", self.name, request, Received, wait + ANSWER_S)
-        return said.messages or []
+        reply = await self.sqs.call("ReceiveMessage", self.name, request, ReceivedMessages, wait + ANSWER_S)
+        return reply.messages or []
 
     async def hide(self, receipts: Sequence[str], seconds: float) -> list[str]:
         """Set after how many seconds messages become visible again; returns the stale receipts."""

@@ -44,7 +44,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
 from holdfast.services.aws.body import UploadBody
 from holdfast.services.aws.credentials import AwsCredentials
-from holdfast.services.aws.signer import Draft, S3Signer, Signer
+from holdfast.services.aws.signer import S3Signer, Signer, UnsignedRequest
 
 AT_ONCE_BYTES = 2**20
 """Larger bodies are written in pieces, so that other work in the event loop isn't blocked."""
@@ -261,7 +261,9 @@ class AwsClient:
             if self._closed:
                 raise Unavailable(f"{what} was not done: the client is closed")
             used = await self._credentials.get()
-            draft = Draft(method, str(target), dict(headers or ()), body, self._now(), sign_body, body_sha256)
+            draft = UnsignedRequest(
+                method, str(target), dict(headers or ()), body, self._now(), sign_body, body_sha256
+            )
             draft.headers["Host"] = target.host_port_subcomponent or ""
             if reader is not None:
                 draft.headers |= reader.headers()
@@ -296,7 +298,7 @@ class AwsClient:
         self,
         operation: str,
         url: URL,
-        draft: Draft,
+        draft: UnsignedRequest,
         place: ResolvedEndpoint,
         reader: Reader | None,
         timeout_s: float,
@@ -346,15 +348,15 @@ class AwsClient:
         return True
 
     def _refusal(self, what: str, operation: str, failure: Failure) -> str:
-        code, said = failure.code, failure.why
+        code, reply = failure.code, failure.why
         if code.lower().startswith("kms"):
-            return f"{what}: its key can't be used, which takes {KMS_ACTIONS} on that ({said})"
+            return f"{what}: its key can't be used, which takes {KMS_ACTIONS} on that ({reply})"
         if DENIED.search(code):
             action = f"{self.service}:{operation}"
-            return f"{what} is not allowed: grant the IAM action {ACTIONS.get(action, action)} ({said})"
+            return f"{what} is not allowed: grant the IAM action {ACTIONS.get(action, action)} ({reply})"
         if UNTRUSTED.search(code):
-            return f"{what}: the credentials (found by {self._credentials.method}) are not accepted ({said})"
-        return f"{what} was refused ({said})"
+            return f"{what}: the credentials (found by {self._credentials.method}) are not accepted ({reply})"
+        return f"{what} was refused ({reply})"
 
     def _now(self) -> float:
         return self._clock.wall() + self._skew_s
@@ -482,10 +484,10 @@ def _error(answer: AwsResponse) -> tuple[str, str]:
     """Return code and text of an error, which is JSON or XML, or only a status."""
     if answer.body.startswith(b"{"):
         try:
-            said = msgspec.json.decode(answer.body, type=_JsonError)
+            reply = msgspec.json.decode(answer.body, type=_JsonError)
         except UNREADABLE:
-            said = _JsonError()
-        code, text = said.type, said.message or said.Message
+            reply = _JsonError()
+        code, text = reply.type, reply.message or reply.Message
     else:
         code, text = (_element(name, answer.body) for name in (b"Code", b"Message"))
     text = text.partition(ECHO)[0].rstrip()

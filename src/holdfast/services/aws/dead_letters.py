@@ -165,9 +165,9 @@ class DeadLetters:
         await asyncio.gather(*(give_back(some) for some in chunks(receipts, 10)))
 
     def _read(self, message: SqsMessage) -> HeldDeadLetter:
-        body, attributes, said = decode(message)
+        body, attributes, reply = decode(message)
         try:
-            record = msgspec.json.decode(said, type=dict[str, Any])
+            record = msgspec.json.decode(reply, type=dict[str, Any])
             letter = msgspec.convert({"body": body, "attributes": attributes} | record, DeadLetter)
             return HeldDeadLetter(letter, message.receipt_handle, "")
         except (*UNREADABLE, TypeError):
@@ -195,17 +195,17 @@ COUNTS = (
 
 def _entry(letter: DeadLetter, at: float) -> Entry:
     """Return a letter as a message; its detail is cut from the front to what fits."""
-    said = {
+    reply = {
         name: getattr(letter, name) for name in letter.__struct_fields__ if name not in ("body", "attributes")
     } | {"at": at}
-    entry = encode(letter.body, letter.attributes, json.dumps(said))
+    entry = encode(letter.body, letter.attributes, json.dumps(reply))
     while (over := size(entry) - MESSAGE_BYTES) > 0:
-        if not said["detail"]:
+        if not reply["detail"]:
             raise TooLarge(
                 f"a body of {len(letter.body)} bytes leaves no room for what a dead letter says beside it;"
                 " it stays in the queue, which itself moves it to the dead letters in the end"
             )
-        kept = len(said["detail"]) - max(over // 12, 1000)
-        said["detail"] = said["detail"][-kept:] if kept > 0 else ""
-        entry = encode(letter.body, letter.attributes, json.dumps(said))
+        kept = len(reply["detail"]) - max(over // 12, 1000)
+        reply["detail"] = reply["detail"][-kept:] if kept > 0 else ""
+        entry = encode(letter.body, letter.attributes, json.dumps(reply))
     return entry

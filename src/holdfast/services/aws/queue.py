@@ -229,14 +229,14 @@ class SqsQueue:
 
     def _delivery(self, message: SqsMessage) -> Delivery:
         body, attributes, _ = decode(message)
-        said = message.attributes
-        number = int(said["SequenceNumber"]) if self.fifo else None
+        reply = message.attributes
+        number = int(reply["SequenceNumber"]) if self.fifo else None
         return Delivery(
             message.receipt_handle,
             message.message_id,
             body,
             attributes,
-            int(said.get("ApproximateReceiveCount", 1)),
+            int(reply.get("ApproximateReceiveCount", 1)),
             number,
             number,
         )

@@ -17,7 +17,7 @@ from botocore.credentials import ReadOnlyCredentials
 
 
 @dataclass(slots=True)
-class Draft:
+class UnsignedRequest:
     """A request to sign: what botocore's signers read of one. ``url`` is fully encoded and ``headers`` hold
     the host; the signature is added to them. ``at`` is wall time in seconds, ``sha256`` the body's (hex) if
     it is known, ``canonical`` the headers as they are signed."""
@@ -34,13 +34,13 @@ class Draft:
     canonical: dict[str, str] = field(default_factory=dict)
 
 
-class _Lean:
+class _FastSigner:
     """The faster steps that both signers share."""
 
     credentials: ReadOnlyCredentials
     _key: tuple[str, bytes] = ("", b"")
 
-    def sign(self, draft: Draft) -> None:
+    def sign(self, draft: UnsignedRequest) -> None:
         """Add the signature, and what else the service wants to see of it, to the headers. These are the
         steps of ``add_auth``, at the time that the draft says."""
         draft.context["timestamp"] = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(draft.at))
@@ -50,7 +50,7 @@ class _Lean:
         text = signer.string_to_sign(draft, signer.canonical_request(draft))
         signer._inject_signature_to_request(draft, signer.signature(text, draft))
 
-    def headers_to_sign(self, request: Draft) -> dict[str, str]:
+    def headers_to_sign(self, request: UnsignedRequest) -> dict[str, str]:
         return request.canonical
 
     def canonical_headers(self, headers_to_sign: dict[str, str]) -> str:
@@ -59,10 +59,10 @@ class _Lean:
     def signed_headers(self, headers_to_sign: dict[str, str]) -> str:
         return ";".join(headers_to_sign)
 
-    def payload(self, request: Draft) -> str:
+    def payload(self, request: UnsignedRequest) -> str:
         return request.sha256 or hashlib.sha256(request.data).hexdigest()
 
-    def signature(self, string_to_sign: str, request: Draft) -> str:
+    def signature(self, string_to_sign: str, request: UnsignedRequest) -> str:
         day = request.context["timestamp"][:8]
         if self._key[0] != day:
             key = f"AWS4{self.credentials.secret_key}".encode()
@@ -72,14 +72,14 @@ class _Lean:
         return str(self._sign(self._key[1], string_to_sign, hex=True))  # type: ignore[attr-defined]
 
 
-class Signer(_Lean, SigV4Auth):  # type: ignore[misc]
+class Signer(_FastSigner, SigV4Auth):  # type: ignore[misc]
     """Signs for all services but S3."""
 
 
-class S3Signer(_Lean, S3SigV4Auth):  # type: ignore[misc]
+class S3Signer(_FastSigner, S3SigV4Auth):  # type: ignore[misc]
     """Signs for S3: paths as they are, and the hash of the body in a header, or none where TLS guards it."""
 
-    def payload(self, request: Draft) -> str:
+    def payload(self, request: UnsignedRequest) -> str:
         if not (request.sign_body or request.sha256) and request.url.startswith("https:"):
             return "UNSIGNED-PAYLOAD"
         return super().payload(request)

@@ -21,7 +21,7 @@ STALE = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParam
 encode = msgspec.json.Encoder().encode
 
 
-class Nothing(msgspec.Struct):
+class EmptyAnswer(msgspec.Struct):
     """An answer without content: the call was done."""
 
 
@@ -43,11 +43,11 @@ class SqsMessage(msgspec.Struct, rename="pascal"):
     message_attributes: dict[str, Attribute] = {}
 
 
-class Received(msgspec.Struct, rename="pascal"):
+class ReceivedMessages(msgspec.Struct, rename="pascal"):
     messages: list[SqsMessage] | None = None
 
 
-class Failed(msgspec.Struct, rename="pascal"):
+class FailedEntry(msgspec.Struct, rename="pascal"):
     """An entry of a batch that failed."""
 
     id: str
@@ -69,7 +69,7 @@ class Failed(msgspec.Struct, rename="pascal"):
         return self.is_stale or (self.sender_fault and not self.is_throttled)
 
 
-class BatchDone(msgspec.Struct, rename="pascal"):
+class DoneEntry(msgspec.Struct, rename="pascal"):
     """An entry of a batch that was done."""
 
     id: str
@@ -77,8 +77,8 @@ class BatchDone(msgspec.Struct, rename="pascal"):
 
 
 class BatchAnswer(msgspec.Struct, rename="pascal"):
-    successful: list[BatchDone] | None = None
-    failed: list[Failed] | None = None
+    successful: list[DoneEntry] | None = None
+    failed: list[FailedEntry] | None = None
 
 
 class QueueUrl(msgspec.Struct, rename="pascal"):
@@ -106,14 +106,14 @@ class Sqs:
     ) -> T:
         """Make one call. ``resource`` is for errors. Raises as ``AwsClient.request`` does."""
         headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{operation}"}
-        said = await self.client.request(
+        reply = await self.client.request(
             operation, resource=resource, headers=headers, body=encode(request), timeout_s=timeout_s
         )
         decoder = self._decoders.get(answer)
         if decoder is None:
             decoder = self._decoders[answer] = msgspec.json.Decoder(answer)
         try:
-            return decoder.decode(said.body or b"{}")  # type: ignore[no-any-return]
+            return decoder.decode(reply.body or b"{}")  # type: ignore[no-any-return]
         except UNREADABLE as error:
             raise OutcomeUnknown(
                 f"sqs:{operation} on {resource}: the answer makes no sense: {error}"
@@ -121,7 +121,7 @@ class Sqs:
 
     async def batch(
         self, operation: str, queue: str, entries: Sequence[dict[str, Any]], timeout_s: float = ANSWER_S
-    ) -> tuple[dict[int, BatchDone], dict[int, Failed]]:
+    ) -> tuple[dict[int, DoneEntry], dict[int, FailedEntry]]:
         """Make one call for up to ten entries, and another one for entries that failed through no fault of
         their own.
 
@@ -130,19 +130,19 @@ class Sqs:
         for index, entry in enumerate(entries):
             entry["Id"] = str(index)
         tries = (await self.client.place()).tries
-        done: dict[int, BatchDone] = {}
-        failed: dict[int, Failed] = {}
+        done: dict[int, DoneEntry] = {}
+        failed: dict[int, FailedEntry] = {}
         remaining = entries
         for tried in range(1, tries + 1):
             request = {"QueueUrl": queue, "Entries": remaining}
             try:
-                said = await self.call(operation, queue, request, BatchAnswer, timeout_s)
+                reply = await self.call(operation, queue, request, BatchAnswer, timeout_s)
             except Unavailable as error:
                 if not done:
                     raise
                 raise OutcomeUnknown(f"{len(done)} of {len(entries)} were done, then: {error}") from error
-            done |= {int(item.id): item for item in said.successful or ()}
-            failed |= {int(item.id): item for item in said.failed or ()}
+            done |= {int(item.id): item for item in reply.successful or ()}
+            failed |= {int(item.id): item for item in reply.failed or ()}
             failed = {index: item for index, item in failed.items() if index not in done}
             again = {index: item for index, item in failed.items() if not item.is_final}
             if not again or tried == tries:
@@ -180,7 +180,7 @@ class NoSuchQueue(ConfigError):
     """The queue doesn't exist."""
 
 
-def not_done(operation: str, queue: str, failed: dict[int, Failed], of: int) -> Exception:
+def not_done(operation: str, queue: str, failed: dict[int, FailedEntry], of: int) -> Exception:
     """Return the error for entries that failed for good."""
     first = next(iter(failed.values()))
     text = f"sqs:{operation} on {queue}: {len(failed)} of {of} failed ({first.code}: {first.message or ''})"

@@ -495,11 +495,11 @@ def _refuse(kind: type[web.HTTPError], text: str) -> web.HTTPError:
 
 
 async def _refusal(address: str, response: aiohttp.ClientResponse) -> str:
-    said = await response.content.read(REASON_BYTES_MAX)
+    text = await response.content.read(REASON_BYTES_MAX)
     try:
-        reason = msgspec.json.decode(said, type=Problem).detail
+        reason = msgspec.json.decode(text, type=Problem).detail
     except UNREADABLE:
-        reason = said.decode(errors="replace").strip()
+        reason = text.decode(errors="replace").strip()
     return f"{address} refused (HTTP {response.status}): {reason[:REASON_CHARS_MAX]}"
 
 

@@ -36,7 +36,7 @@ class QueueEvent(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Stored:
+class StoredMessage:
     """A message as the queue keeps it; invisible until ``visible_at``."""
 
     number: int
@@ -92,7 +92,7 @@ class MemoryQueue:
         by_key: bool = True,
         delay_max_s: float = math.inf,
         log: list[Any] | None = None,
-        choose: Callable[[list[Stored]], list[Stored]] | None = None,
+        choose: Callable[[list[StoredMessage]], list[StoredMessage]] | None = None,
     ) -> None:
         self.max_batch = max_batch
         self.max_bytes = max_bytes
@@ -110,7 +110,7 @@ class MemoryQueue:
         self.by_key = by_key
         self.log: list[Any] = [] if log is None else log
         self.choose = choose
-        self.messages: dict[int, Stored] = {}
+        self.messages: dict[int, StoredMessage] = {}
         self.letters: dict[str, DeadLetter] = {}
         self.reservations: dict[str, Reservation] = {}
         self._clock = clock
@@ -341,18 +341,18 @@ class MemoryQueue:
         key: str,
         turn: int | None = None,
         priority: int = 0,
-    ) -> Stored:
+    ) -> StoredMessage:
         self._numbers += 1
         number, now = self._numbers, self._clock.monotonic()
         turn = number if turn is None else min(turn, number)
-        message = Stored(number, f"m{number}", body, dict(attributes), 0, now, turn, key)
+        message = StoredMessage(number, f"m{number}", body, dict(attributes), 0, now, turn, key)
         message.priority = 0 if self.fifo else max(0, priority)
         self.messages[message.number] = message
         self._hide(message, delay_s)
         self._note("sent", message)
         return message
 
-    def _hide(self, message: Stored, seconds: float) -> None:
+    def _hide(self, message: StoredMessage, seconds: float) -> None:
         """Make a message invisible for so long from now; 0 shows it."""
         message.visible_at = self._clock.monotonic() + seconds
         entry = (message.visible_at, message.number)
@@ -360,7 +360,7 @@ class MemoryQueue:
         if self._hidden[0] == entry:  # sooner than anyone waits for
             self._bell.ring()
 
-    def _show(self, message: Stored, delay_s: float) -> None:
+    def _show(self, message: StoredMessage, delay_s: float) -> None:
         """End a delivery: its message becomes visible later, and its receipt is stale."""
         message.receipt = message.holder = ""
         self._hide(message, delay_s)
@@ -378,7 +378,7 @@ class MemoryQueue:
         times = [at for at, _ in self._hidden[:1]] + [each.ends_at for each in self.reservations.values()]
         return min(times, default=math.inf) - self._clock.monotonic()
 
-    def _pick(self, limit: int) -> list[Stored]:
+    def _pick(self, limit: int) -> list[StoredMessage]:
         self._turn_visible()
         for key in list(self.reservations):
             self._reservation(key)
@@ -387,7 +387,7 @@ class MemoryQueue:
             visible = self._unlocked([self.messages[n] for _, n in self._visible])
             visible = [message for message in visible if message.key not in self.reservations]
             return (self.choose(visible) if self.choose else visible)[:limit]
-        taken: list[Stored] = []
+        taken: list[StoredMessage] = []
         while self._visible and len(taken) < limit:
             _, number = heapq.heappop(self._visible)
             if not self._is_visible(number) or (taken and taken[-1].number == number):
@@ -396,7 +396,7 @@ class MemoryQueue:
                 taken.append(self.messages[number])
         return taken
 
-    def _unlocked(self, visible: list[Stored]) -> list[Stored]:
+    def _unlocked(self, visible: list[StoredMessage]) -> list[StoredMessage]:
         """Return the messages whose key has nothing in flight, if the queue keeps order."""
         if not self.fifo:
             return visible
@@ -407,7 +407,7 @@ class MemoryQueue:
         message = self.messages.get(number)
         return message is not None and message.visible_at <= self._clock.monotonic()
 
-    def _deliver(self, message: Stored, visibility_s: float, holder: str) -> Delivery:
+    def _deliver(self, message: StoredMessage, visibility_s: float, holder: str) -> Delivery:
         message.receives += 1
         message.received_at = self._clock.monotonic()
         message.receipt = make_receipt(message.number, message.receives)
@@ -425,14 +425,14 @@ class MemoryQueue:
             message.turn,
         )
 
-    def _is_stale(self, message: Stored, receipt: str) -> bool:
+    def _is_stale(self, message: StoredMessage, receipt: str) -> bool:
         return message.receipt != receipt
 
-    def _resolve(self, receipts: Sequence[str]) -> tuple[list[Stored], list[str]]:
+    def _resolve(self, receipts: Sequence[str]) -> tuple[list[StoredMessage], list[str]]:
         """Return the messages whose deliveries the receipts stand for, and the receipts that stand for
         none."""
         check_batch(receipts, self.max_batch)
-        standing: list[Stored] = []
+        standing: list[StoredMessage] = []
         stale: list[str] = []
         for receipt in receipts:
             message = self._find(receipt)
@@ -447,14 +447,14 @@ class MemoryQueue:
                 standing.append(message)
         return standing, stale
 
-    def _find(self, receipt: str) -> Stored | None:
+    def _find(self, receipt: str) -> StoredMessage | None:
         number = receipt.partition(".")[0]
         return self.messages.get(int(number)) if number.isdecimal() else None
 
     def _pop_dead_letters(self, ids: Iterable[str]) -> list[DeadLetter]:
         return [letter for letter in (self.letters.pop(i, None) for i in ids) if letter]
 
-    def _note(self, kind: str, message: Stored) -> None:
+    def _note(self, kind: str, message: StoredMessage) -> None:
         self.log.append(
             QueueEvent(
                 kind,

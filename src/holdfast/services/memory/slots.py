@@ -32,7 +32,7 @@ T = TypeVar("T")
 Before = Callable[["MemorySlot", str, str, MessageWork], Awaitable[None]]
 
 
-class GivenCall(NamedTuple):
+class PendingCall(NamedTuple):
     """A call that a simulated child has to answer: its number, its lane, what is to be done, who waits."""
 
     number: int
@@ -57,7 +57,7 @@ class MemorySlot:
         self._why = ""
         self._stacks = ""
         self._gone = asyncio.Event()
-        self._given: deque[GivenCall] = deque()
+        self._given: deque[PendingCall] = deque()
         self._called = asyncio.Event()
         self.worker = make(self)
         self._task = asyncio.ensure_future(self._answer())
@@ -184,7 +184,7 @@ class MemorySlot:
             raise self._death("")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         number = self.calls.add(call or SlotCall(), self._clock.monotonic())
-        self._given.append(GivenCall(number, lane, work, answer))
+        self._given.append(PendingCall(number, lane, work, answer))
         self._called.set()
         return await answer
 

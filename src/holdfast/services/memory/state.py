@@ -28,7 +28,7 @@ class OpenRecord(msgspec.Struct, frozen=True):
     after: Checkpoint | None
 
 
-class Began(msgspec.Struct, frozen=True):
+class StartRecord(msgspec.Struct, frozen=True):
     """An attempt to count a start, as :class:`OpenRecord`."""
 
     at: float
@@ -49,7 +49,7 @@ class CommitRecord(msgspec.Struct, frozen=True):
     repeated: bool = False
 
 
-class Forgot(msgspec.Struct, frozen=True):
+class LossRecord(msgspec.Struct, frozen=True):
     """The loss of the last writes: everything after ``since`` is undone."""
 
     at: float
@@ -103,10 +103,10 @@ class MemoryState:
         try:
             after = ledger.start(before, key, epoch, head)
         except Fenced:
-            self.history.append(Began(now, key, epoch, head, before, None))
+            self.history.append(StartRecord(now, key, epoch, head, before, None))
             raise
         self.standing[key] = after
-        self.history.append(Began(now, key, epoch, head, before, after))
+        self.history.append(StartRecord(now, key, epoch, head, before, after))
         return after.started.openings if after.started else 0
 
     async def commit(self, commit: Commit) -> None:
@@ -198,11 +198,11 @@ class MemoryState:
         now = self._clock.monotonic()
         since, forgotten = now - seconds, set[tuple[str, int, str]]()
         for event in reversed(self.history):
-            if isinstance(event, Forgot) or (
-                isinstance(event, OpenRecord | Began | CommitRecord) and event.at < since
+            if isinstance(event, LossRecord) or (
+                isinstance(event, OpenRecord | StartRecord | CommitRecord) and event.at < since
             ):
                 break
-            if not isinstance(event, OpenRecord | Began | CommitRecord) or event.after is None:
+            if not isinstance(event, OpenRecord | StartRecord | CommitRecord) or event.after is None:
                 continue
             key = event.commit.key if isinstance(event, CommitRecord) else event.key
             if isinstance(event, CommitRecord) and not event.repeated:
@@ -213,7 +213,7 @@ class MemoryState:
                 self.standing[key] = event.before
         self.logged = [r for r in self.logged if (r.key, r.epoch, r.result.name) not in forgotten]
         self._by_name = {(r.key, r.result.name): r for r in self.logged}
-        self.history.append(Forgot(now, since))
+        self.history.append(LossRecord(now, since))
 
     def _publish(self, commit: Commit) -> None:
         at = self._clock.wall()

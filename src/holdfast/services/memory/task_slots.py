@@ -34,7 +34,7 @@ class MemoryTaskSlot:
         self._clock = clock
         self._before = before
         self._listener = listener
-        self._tray: deque[tuple[int, Attempt]] = deque()
+        self._prefetched: deque[tuple[int, Attempt]] = deque()
         self._filled = asyncio.Event()
         self._at_hand: tuple[int, Attempt] | None = None
         self._work: asyncio.Task[Any] | None = None
@@ -58,15 +58,15 @@ class MemoryTaskSlot:
 
     def offer(self, number: int, attempt: Attempt) -> bool:
         if self.alive:
-            self._tray.append((number, attempt))
+            self._prefetched.append((number, attempt))
             self._filled.set()
         return self.alive
 
     def withdraw(self) -> list[int]:
         if not self.alive:
             return []
-        numbers = [number for number, _ in self._tray]
-        self._tray.clear()
+        numbers = [number for number, _ in self._prefetched]
+        self._prefetched.clear()
         return numbers
 
     def cancel(self, number: int, reason: str) -> None:
@@ -101,7 +101,7 @@ class MemoryTaskSlot:
 
     async def exited(self) -> Exit:
         await self._gone.wait()
-        return Exit(self._why, self._stacks, [number for number, _ in self._tray])
+        return Exit(self._why, self._stacks, [number for number, _ in self._prefetched])
 
     def die(self, why: str, stacks: str = "") -> None:
         """End the process at once."""
@@ -143,12 +143,12 @@ class MemoryTaskSlot:
 
     async def _serve(self) -> None:
         while True:
-            while not self._tray:
+            while not self._prefetched:
                 if self._finishing:
                     return self.die("was closed")
                 self._filled.clear()
                 await self._filled.wait()
-            number, attempt = self._at_hand = self._tray.popleft()
+            number, attempt = self._at_hand = self._prefetched.popleft()
             self._work = asyncio.ensure_future(self._worker.attempt(number, attempt))
             await asyncio.wait([self._work])
             if self._work.cancelled():

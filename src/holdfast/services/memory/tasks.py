@@ -36,7 +36,7 @@ from holdfast.rules.tasks.task import (
     judge,
 )
 from holdfast.services.memory.queue import MemoryQueue
-from holdfast.services.memory.state import Forgot
+from holdfast.services.memory.state import LossRecord
 
 CALLS = {
     QueueTask: "queue",
@@ -171,7 +171,7 @@ class MemoryTasks(TaskStore):
         now = self._clock.monotonic()
         since = now - seconds
         for event in reversed(self.history):
-            if isinstance(event, Forgot) or (isinstance(event, Changed) and event.at < since):
+            if isinstance(event, LossRecord) or (isinstance(event, Changed) and event.at < since):
                 break
             if not isinstance(event, Changed) or event.after is None:
                 continue
@@ -179,7 +179,7 @@ class MemoryTasks(TaskStore):
                 self.standing.pop(event.task_id, None)
             else:
                 self.standing[event.task_id] = event.before
-        self.history.append(Forgot(now, since))
+        self.history.append(LossRecord(now, since))
 
     def _change(self, change: TaskChange, now: float) -> Answer:
         before, at = self.standing.get(change.task_id), self._clock.monotonic()

@@ -67,14 +67,14 @@ def parse(url: str) -> PostgresAddress:
     if own["pooled"] not in ("yes", "no"):
         raise ConfigError(f"pooled={own['pooled']} must be yes or no")
     try:
-        said = conninfo_to_dict(parts._replace(query=urlencode(rest, quote_via=quote)).geturl())
+        given = conninfo_to_dict(parts._replace(query=urlencode(rest, quote_via=quote)).geturl())
     except Error as error:
         raise ConfigError(f"it can't be read: {str(error).strip()}") from error
     chosen = {
         "target_session_attrs": "read-write",
         "connect_timeout": CONNECT_TIMEOUT_S,
         "application_name": "holdfast",
-        **said,
+        **given,
     }
     return PostgresAddress(
         conninfo=make_conninfo("", **chosen),

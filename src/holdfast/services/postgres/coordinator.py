@@ -78,7 +78,7 @@ class _Answer(NamedTuple):
     version: int
 
 
-class _Look(NamedTuple):
+class _WatchPage(NamedTuple):
     """The result of one look of a watcher. ``number``: the change from where to go on, or -1 if some were
     missed. ``lapse_s``: after how many seconds the next membership lapses, or None. ``untidy``: the tables
     should be rebuilt."""
@@ -206,18 +206,18 @@ class PostgresCoordinator:
         found = {row[0]: Claim(*row) for row in await rows.fetchall()}
         return [found.get(key) for key in keys]
 
-    async def _see(self, connection: Connection, after: int) -> _Look:
+    async def _see(self, connection: Connection, after: int) -> _WatchPage:
         asked = {"after": after, "page": PAGE, "room": ROOM_BYTES}
         rows = await (await connection.execute(self._look, asked, binary=True)).fetchall()
         lapse_s, untidy = rows[0][:2]
         entries = [row[2:] for row in rows if row[2] is not None]
         first = entries[0][0] if entries else 0
         if after < 0:
-            return _Look(first, [], lapse_s, untidy)
+            return _WatchPage(first, [], lapse_s, untidy)
         if first != after:  # what the caller has missed is lost
-            return _Look(-1, [], lapse_s, untidy)
+            return _WatchPage(-1, [], lapse_s, untidy)
         changes = [change for row in entries[1:] if (change := _change(*row)) is not None]
-        return _Look(entries[-1][0] if entries else 0, changes, lapse_s, untidy)
+        return _WatchPage(entries[-1][0] if entries else 0, changes, lapse_s, untidy)
 
     async def _rebuild(self) -> None:
         with contextlib.suppress(HoldfastError):  # another process does so, or a later call will

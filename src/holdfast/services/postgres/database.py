@@ -115,11 +115,11 @@ class PostgresDatabase:
             # Each statement is to see what was committed when it got the locks before it.
             begin = ["BEGIN ISOLATION LEVEL READ COMMITTED"]
             if not self.address.prepares:  # what is set for a connection would be set for others too
-                said = [
+                statements = [
                     f"set_config('{name}', '{value}', true)"
                     for name, value in (PLANNING | READING | self._limits).items()
                 ]
-                begin.append(f"SELECT {', '.join(said)}")
+                begin.append(f"SELECT {', '.join(statements)}")
             self._lanes[name] = PostgresLane(
                 str(self.address),
                 self._connect,
@@ -171,9 +171,9 @@ class PostgresDatabase:
                     self._migrated = True
             if self.address.prepares:
                 settings = PLANNING | READING | KEEPALIVES | self._limits | ISOLATION
-                said = [f"SET {name} = {value}" for name, value in settings.items()]
+                statements = [f"SET {name} = {value}" for name, value in settings.items()]
                 with limited(connection, self._timeout_s):
-                    await connection.execute("; ".join([*said, LOOK_FOR_CLIENT]).encode())
+                    await connection.execute("; ".join([*statements, LOOK_FOR_CLIENT]).encode())
         except BaseException:
             await connection.close()
             raise

@@ -36,7 +36,7 @@ FLUSHED = ("on", "remote_write", "remote_apply", "local")
 """Values of synchronous_commit with which a commit waits for the server's own disk."""
 
 
-class Standing(NamedTuple):
+class ServerStatus(NamedTuple):
     """A server's description of itself. ``standbys`` holds the ``sync_state`` of each, None where this user
     may not see it. ``creates`` is None where there is no schema yet."""
 
@@ -53,12 +53,12 @@ async def check(database: PostgresDatabase) -> list[Risk]:
     are none. Raises Unavailable, and ConfigError for a user that may not use them."""
     schema = database.address.schema
 
-    async def look(connection: Connection) -> Standing:
+    async def look(connection: Connection) -> ServerStatus:
         async def rows(query: str, *parameters: Any) -> list[Any]:
             return await (await connection.execute(query.encode(), parameters or None)).fetchall()
 
         [(is_standby, uses, creates)] = await rows(RIGHTS, schema)
-        return Standing(
+        return ServerStatus(
             dict(await rows(SETTINGS)),
             [state for (state,) in await rows(STANDBYS)],
             is_standby,
@@ -70,7 +70,7 @@ async def check(database: PostgresDatabase) -> list[Risk]:
     return judge(await database.lane("queue").read(look), schema)
 
 
-def judge(standing: Standing, schema: str) -> list[Risk]:
+def judge(standing: ServerStatus, schema: str) -> list[Risk]:
     """Return the risks in what a server says of itself."""
     return [
         *_judge_server(standing),
@@ -80,7 +80,7 @@ def judge(standing: Standing, schema: str) -> list[Risk]:
     ]
 
 
-def _judge_server(standing: Standing) -> list[Risk]:
+def _judge_server(standing: ServerStatus) -> list[Risk]:
     settings, risks = standing.settings, []
     version = int(settings.get("server_version_num", 0)) // 10_000
     if version < OLDEST_SERVER:
@@ -117,7 +117,7 @@ def _judge_disk(settings: Mapping[str, str]) -> list[Risk]:
     return risks
 
 
-def _judge_standbys(standing: Standing) -> list[Risk]:
+def _judge_standbys(standing: ServerStatus) -> list[Risk]:
     names = standing.settings.get("synchronous_standby_names", "")
     waits = standing.settings.get("synchronous_commit") not in ("local", "off")
     forgets = (
@@ -145,7 +145,7 @@ def _judge_standbys(standing: Standing) -> list[Risk]:
     return []
 
 
-def _judge_rights(standing: Standing, schema: str) -> list[Risk]:
+def _judge_rights(standing: ServerStatus, schema: str) -> list[Risk]:
     fix = "grant what `holdfast doctor --grants` prints"
     if standing.uses is False or standing.lacking:
         what = f"the tables {', '.join(standing.lacking)}" if standing.lacking else "anything"

@@ -21,7 +21,7 @@ from holdfast.services.postgres.arrays import numbers
 from holdfast.services.postgres.bells import SAFETY_S
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
-from holdfast.services.postgres.looks import SORT_MAX, WIDE_S, FoundRow, Marks, SortAnswer, Sorting
+from holdfast.services.postgres.search_marks import SORT_MAX, WIDE_S, FoundRow, Marks, Sorting, SortResult
 
 KEPT_MICROS = 15 * 60 * 10**6
 """Microseconds after which a message that was set aside shows to nodes of versions that know no keys."""
@@ -315,7 +315,7 @@ class PostgresMessages:
                 taken[place], deliveries = ReceiveAnswer(deliveries[:limit], due_s), deliveries[limit:]
         return [taken[place] for place in range(len(asked))]
 
-    def look_anew(self, queue: str) -> None:
+    def search_again(self, queue: str) -> None:
         """Have the next receive look from the beginning, because one may have failed."""
         self.marks.pop(queue, None)
 
@@ -325,8 +325,8 @@ class PostgresMessages:
         rows: dict[tuple[str, int, int], tuple[int | None, bool]] = {}
         for one in asked:
             for receipt in one.receipts:
-                if said := read_receipt(receipt):
-                    row = (one.queue, *said)
+                if numbered := read_receipt(receipt):
+                    row = (one.queue, *numbered)
                     if rows.get(row, (0, False))[0] is not None:  # else it is deleted, whatever else is asked
                         rows[row] = (one.delay, one.ends)
         if not rows:
@@ -359,7 +359,7 @@ class PostgresMessages:
         sorting.move(looked, begin_at, self._clock.monotonic())
         return sorting.ended
 
-    def sort_anew(self, queue: str) -> None:
+    def sort_again(self, queue: str) -> None:
         """Have ``sort`` begin at the first ready message, because a key was reserved."""
         self._sortings.pop(queue, None)
 
@@ -399,7 +399,7 @@ class PostgresMessages:
             await self._look(connection, asked.queue, marks.due_from, marks.fresh_from)
         return ReceiveAnswer(deliveries, due_s)
 
-    async def _look(self, connection: Connection, queue: str, due_from: int, fresh_from: int) -> SortAnswer:
+    async def _look(self, connection: Connection, queue: str, due_from: int, fresh_from: int) -> SortResult:
         asked = {
             "queue": queue,
             "due_from": due_from,
@@ -408,7 +408,7 @@ class PostgresMessages:
             "kept": KEPT_MICROS,
         }
         looked = await connection.execute(self._sort, asked, binary=True)
-        return SortAnswer(*await looked.fetchone() or (0, None, 0, None, 0))
+        return SortResult(*await looked.fetchone() or (0, None, 0, None, 0))
 
     async def _due(self, connection: Connection, queue: str) -> tuple[int, float, int]:
         """Return the server's time in microseconds, in how many seconds something shows, if it is soon, and
@@ -437,8 +437,8 @@ def _stale(asked: SettleCall, known: dict[tuple[str, int, int], bool]) -> list[s
     gone_is_stale = asked.delay is not None
     stale = []
     for receipt in asked.receipts:
-        said = read_receipt(receipt)
-        stands = known.get((asked.queue, *said)) if said else None
+        numbered = read_receipt(receipt)
+        stands = known.get((asked.queue, *numbered)) if numbered else None
         if stands is False or (stands is None and gone_is_stale):
             stale.append(receipt)
     return stale

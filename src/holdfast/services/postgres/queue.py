@@ -461,7 +461,7 @@ class PostgresQueue(NumberedQueue):
                 taking, lambda answer: self.give_back([d.receipt for d in answer.deliveries], 0)
             )
         except HoldfastError:
-            self.messages.look_anew(self._name)
+            self.messages.search_again(self._name)
             raise
 
     async def _settle(self, receipts: Sequence[str], delay: int | None, *, ends: bool = False) -> list[str]:

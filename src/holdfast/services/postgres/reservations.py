@@ -159,7 +159,7 @@ class PutBackCall(NamedTuple):
     returned: Sequence[PutBack]
 
 
-class _Left(NamedTuple):
+class _TakeMark(NamedTuple):
     """The last turn that was taken of a key of which there is more. Takes go on from there ``until`` then,
     and look from the start of the key otherwise."""
 
@@ -177,7 +177,7 @@ class PostgresReservations:
         sql = messages.database.sql
         self._reserve, self._keep, self._unreserve = map(sql, (RESERVE, KEEP, UNRESERVE))
         self._take, self._put_back = map(sql, (TAKE, PUT_BACK))
-        self._left: dict[tuple[str, bytes], _Left] = {}
+        self._left: dict[tuple[str, bytes], _TakeMark] = {}
         """The queues and keys of which the last take has left something."""
 
     async def reserve(self, connection: Connection, asked: Sequence[ReserveCall]) -> list[bool]:
@@ -187,7 +187,7 @@ class PostgresReservations:
             made = await connection.execute(self._reserve, one._asdict(), binary=True)
             held.append(await made.fetchone() is not None)
         for queue in {one.queue for one in asked}:
-            self._messages.sort_anew(queue)
+            self._messages.sort_again(queue)
         return held
 
     async def keep(self, connection: Connection, asked: Sequence[KeepCall]) -> list[list[bytes]]:
@@ -222,7 +222,7 @@ class PostgresReservations:
             until = left.until if left else begin_at
             if not after and (took_s := self._clock.monotonic() - begin_at) > SLOW_S:
                 until = begin_at + took_s / FULL_SHARE
-            self._left[place] = _Left(_turn(deliveries[-1]), until)
+            self._left[place] = _TakeMark(_turn(deliveries[-1]), until)
         else:
             self._left.pop(place, None)
             if left and held and not deliveries:
@@ -235,8 +235,8 @@ class PostgresReservations:
         for one in asked:
             for each in one.returned:
                 self._left.pop((one.queue, each.key.encode()), None)
-                if said := read_receipt(each.receipt):
-                    rows[(one.queue, *said)] = (each.key.encode(), each.counted)
+                if numbered := read_receipt(each.receipt):
+                    rows[(one.queue, *numbered)] = (each.key.encode(), each.counted)
         standing: set[tuple[str, int, int]] = set()
         if rows:
             queues, numbers_, receives = zip(*rows, strict=True)

@@ -138,7 +138,7 @@ class TaskRequest(NamedTuple):
     brief: MakeBrief | None = None
 
 
-class ExpiryLook(NamedTuple):
+class ExpiryPage(NamedTuple):
     """A page of checked tasks, up to ``last``. ``more``: later ones may have expired too."""
 
     dropped: int
@@ -244,7 +244,7 @@ class PostgresTasks(TaskStore):
         return float(now)
 
     async def expire(self, before: float) -> int:
-        dropped, page = 0, ExpiryLook(0, (0.0, b""), more=True)
+        dropped, page = 0, ExpiryPage(0, (0.0, b""), more=True)
         while page.more:
             page = await self._lane.write(partial(self._expire, before=before, after=page.last))
             dropped += page.dropped
@@ -361,7 +361,7 @@ class PostgresTasks(TaskStore):
         if delayed:
             await connection.execute(self._delay, (self._app, [*delayed], numbers(delayed.values())))
 
-    async def _expire(self, connection: Connection, before: float, after: tuple[float, bytes]) -> ExpiryLook:
+    async def _expire(self, connection: Connection, before: float, after: tuple[float, bytes]) -> ExpiryPage:
         """Drop what has expired of the tasks next after one."""
         looked = await connection.execute(
             self._oldest, (self._app, before, *after, EXPIRE_BATCH), binary=True
@@ -371,7 +371,7 @@ class PostgresTasks(TaskStore):
             expired = [task_id for _, task_id, record in page if rules.expired(_task.decode(record), before)]
         if expired:
             await connection.execute(self._drop, (self._app, expired))
-        return ExpiryLook(len(expired), page[-1][:2] if page else after, len(page) == EXPIRE_BATCH)
+        return ExpiryPage(len(expired), page[-1][:2] if page else after, len(page) == EXPIRE_BATCH)
 
 
 def _bytes_of(request: TaskRequest) -> int:

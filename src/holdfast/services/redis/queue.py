@@ -143,12 +143,12 @@ class RedisQueue(NumberedQueue):
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
         check_batch(receipts, self.max_batch)
-        said = [(receipt, row) for receipt in receipts if (row := read_receipt(receipt))]
-        if not said:
+        numbered = [(receipt, row) for receipt in receipts if (row := read_receipt(receipt))]
+        if not numbered:
             return []
-        words = [word for _, row in said for word in row]
+        words = [word for _, row in numbered for word in row]
         _, stale = await self._connection.script(DELETE, (self._root,), *words)
-        return [said[place][0] for place in stale]
+        return [numbered[place][0] for place in stale]
 
     async def give_back(self, receipts: Sequence[str], delay_s: float) -> list[str]:
         return await self._shift(receipts, delay_s, ends=True)
@@ -195,16 +195,16 @@ class RedisQueue(NumberedQueue):
 
     async def put_back(self, returned: Sequence[PutBack]) -> list[str]:
         check_batch(returned, self.max_batch)
-        said = [(each, row) for each in returned if (row := read_receipt(each.receipt))]
+        numbered = [(each, row) for each in returned if (row := read_receipt(each.receipt))]
         stale = [each.receipt for each in returned if not read_receipt(each.receipt)]
-        if said:
+        if numbered:
             words = [
                 word
-                for each, row in said
+                for each, row in numbered
                 for word in (*row, int(each.counted), _word(each.key) if each.key else b"")
             ]
             _, places = await self._connection.script(PUT_BACK, (self._root,), *words)
-            stale += [said[place][0].receipt for place in places]
+            stale += [numbered[place][0].receipt for place in places]
         return stale
 
     # --- dead letters
@@ -329,14 +329,14 @@ class RedisQueue(NumberedQueue):
 
     async def _shift(self, receipts: Sequence[str], seconds: float, *, ends: bool) -> list[str]:
         check_batch(receipts, self.max_batch)
-        said = [(receipt, row) for receipt in receipts if (row := read_receipt(receipt))]
+        numbered = [(receipt, row) for receipt in receipts if (row := read_receipt(receipt))]
         stale = [receipt for receipt in receipts if not read_receipt(receipt)]
-        if said:
-            words = [word for _, row in said for word in row]
+        if numbered:
+            words = [word for _, row in numbered for word in row]
             _, places = await self._connection.script(
                 SHIFT, (self._root,), micros(seconds), int(ends), micros(SAFETY_S), *words
             )
-            stale += [said[place][0] for place in places]
+            stale += [numbered[place][0] for place in places]
         return stale
 
     async def _drop(self, ids: Sequence[str], *, again: bool) -> int:

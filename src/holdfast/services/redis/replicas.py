@@ -24,7 +24,7 @@ GROUP_MAX = 500
 TOUCH = Script.load("touch")
 
 
-class _Waiting(NamedTuple):
+class _PendingCommit(NamedTuple):
     name: str
     commit: Commit
     done: asyncio.Future[None]
@@ -37,14 +37,14 @@ class Replicas:
     def __init__(self, connection: RedisConnection) -> None:
         self._connection = connection.apart(WAIT_S + TIMEOUT_S)
         self._count = connection.address.wait_replicas
-        self._waiting: dict[int, list[_Waiting]] = {}
+        self._waiting: dict[int, list[_PendingCommit]] = {}
         self._workers: dict[int, asyncio.Task[None]] = {}
 
     async def confirm(self, shard: int, name: str, commit: Commit) -> None:
         """Return when the replicas have ``commit``, which was applied to the checkpoint in the key ``name``.
         Raises OutcomeUnknown if they may not."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(shard, []).append(_Waiting(name, commit, done))
+        self._waiting.setdefault(shard, []).append(_PendingCommit(name, commit, done))
         if shard not in self._workers:
             self._workers[shard] = asyncio.create_task(self._work(shard))
         await done
@@ -62,7 +62,7 @@ class Replicas:
         finally:
             del self._workers[shard]
 
-    async def _ask(self, group: list[_Waiting]) -> None:
+    async def _ask(self, group: list[_PendingCommit]) -> None:
         names = [name for name, _, _ in group]
         words = [word for _, c, _ in group for word in (c.epoch, c.number, c.id)]
         try:
@@ -87,7 +87,7 @@ class Replicas:
                 waiting.done.set_result(None)
 
 
-def _fail(group: list[_Waiting], reason: str) -> None:
+def _fail(group: list[_PendingCommit], reason: str) -> None:
     for _, commit, done in group:
         if not done.done():
             done.set_exception(

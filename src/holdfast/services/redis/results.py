@@ -51,7 +51,7 @@ class ResultsPage(NamedTuple):
     results: list[Logged]
 
 
-class Logs(NamedTuple):
+class LogList(NamedTuple):
     """The streams that have a log in a shard, and the id of the last entry of that list."""
 
     streams: list[str]
@@ -65,7 +65,7 @@ class Results:
         self._connection = connection
         self._shards = shards
         self._clock = clock
-        self._logs = [Logs([], "0-0") for _ in range(shards.count)]
+        self._logs = [LogList([], "0-0") for _ in range(shards.count)]
         self._listeners: dict[LogListener, asyncio.Task[None]] = {}
         self._idle: list[RedisConnection] = []
         self._waiting: set[asyncio.Event] = set()
@@ -171,7 +171,7 @@ class Results:
                 )
             self._logs[shard] = _logs(reply[1])
 
-    async def _list_logs(self, shard: int) -> Logs:
+    async def _list_logs(self, shard: int) -> LogList:
         name = self._shards.name(shard, "logs")
         self._logs[shard] = _logs(await self._connection.command(name, "XRANGE", name, "-", "+"))
         return self._logs[shard]
@@ -263,10 +263,10 @@ def _merge(pages: Sequence[ResultsPage], limit: int, last: int) -> list[Logged]:
     return [result for result in every[:limit] if result.cursor <= last]
 
 
-def _logs(entries: Sequence[Any]) -> Logs:
+def _logs(entries: Sequence[Any]) -> LogList:
     with reading("the list of logs"):
         last = entries[-1][0].decode() if entries else "0-0"
-        return Logs([fields[1].decode() for _, fields in entries], last)
+        return LogList([fields[1].decode() for _, fields in entries], last)
 
 
 def _logged(entry: Sequence[Any]) -> Logged:

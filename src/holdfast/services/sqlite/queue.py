@@ -175,7 +175,7 @@ DELETE FROM dead_letters WHERE queue = ? AND id = ? RETURNING body, attributes, 
 DEAD_LETTER = "id, body, reason, attributes, detail, stream, key, run, seq, at, turn"
 
 
-class Picked(NamedTuple):
+class PickedMessages(NamedTuple):
     """Picked messages, to be decoded after the transaction: a line for each with its number, receives (with
     the excused ones and the turn where they matter), body in hex, and attributes as JSON; the bodies that
     were too large for a line; the number of messages, and whether there may be more."""
@@ -186,7 +186,7 @@ class Picked(NamedTuple):
     more: bool = False
 
 
-class Take(NamedTuple):
+class TakeCall(NamedTuple):
     """The request of a take."""
 
     key: str
@@ -357,7 +357,7 @@ class SqliteQueue(NumberedQueue):
     ) -> Taken | None:
         check_batch(range(limit), self.max_batch)
         await self._number()
-        asked = Take(key, holder, limit, visibility_s, after)
+        asked = TakeCall(key, holder, limit, visibility_s, after)
         return await self._deliver(self._take_all, asked)
 
     async def put_back(self, returned: Sequence[PutBack]) -> list[str]:
@@ -562,18 +562,20 @@ class SqliteQueue(NumberedQueue):
         return taken.deliveries if taken else []
 
     async def _deliver(
-        self, operation: Callable[[Transaction, Sequence[Any]], Sequence[Picked | None]], asked: Any
+        self, operation: Callable[[Transaction, Sequence[Any]], Sequence[PickedMessages | None]], asked: Any
     ) -> Taken | None:
         """Have ``operation`` deliver messages. If cancelled, puts back what it got. A power failure may take
         deliveries back, but it also ends their holders."""
 
-        async def put_back(picked: Picked | None) -> None:
+        async def put_back(picked: PickedMessages | None) -> None:
             if taken := _taken(picked):
                 await self.put_back([PutBack(d.receipt, "") for d in taken.deliveries])
 
         return _taken(await delivered(self._database.submit(operation, asked, confirmed=False), put_back))
 
-    def _pick_all(self, transaction: Transaction, asked: Sequence[tuple[int, float, str]]) -> list[Picked]:
+    def _pick_all(
+        self, transaction: Transaction, asked: Sequence[tuple[int, float, str]]
+    ) -> list[PickedMessages]:
         now = self._clock.monotonic()
         reserved = self._reservations.settle(transaction, self._queue, now)
         picked = []
@@ -590,15 +592,15 @@ class SqliteQueue(NumberedQueue):
             picked.append(self._pick(transaction, PICK, DELIVER, which, now + visibility_s, holder))
         return picked
 
-    def _take_all(self, transaction: Transaction, asked: Sequence[Take]) -> list[Picked | None]:
+    def _take_all(self, transaction: Transaction, asked: Sequence[TakeCall]) -> list[PickedMessages | None]:
         now = self._clock.monotonic()
         self._reservations.settle(transaction, self._queue, now)
         return [self._take(transaction, take, now) for take in asked]
 
-    def _take(self, transaction: Transaction, take: Take, now: float) -> Picked | None:
+    def _take(self, transaction: Transaction, take: TakeCall, now: float) -> PickedMessages | None:
         whole = self._reservations.gather(transaction, self._queue, now, take.key, take.holder)
         if not whole:
-            return None if whole is None else Picked("", {}, 0, more=True)
+            return None if whole is None else PickedMessages("", {}, 0, more=True)
         which = {"queue": self._queue, "limit": take.limit, "key": take.key, "after": take.after}
         [count] = transaction.execute(COUNT_KEPT, {**which, "limit": take.limit + 1}).fetchone()
         picked = self._pick(transaction, PICK_KEPT, DELIVER_KEPT, which, now + take.visibility_s, take.holder)
@@ -612,11 +614,11 @@ class SqliteQueue(NumberedQueue):
         which: dict[str, Any],
         visible_at: float,
         holder: str,
-    ) -> Picked:
+    ) -> PickedMessages:
         count, lines, large = transaction.execute(pick, {**which, "inline": INLINE_BYTES}).fetchone()
         if not count:
-            return Picked("", {}, 0)
-        picked = _read_large(transaction, lines, large) if large else Picked(lines, {}, count)
+            return PickedMessages("", {}, 0)
+        picked = _read_large(transaction, lines, large) if large else PickedMessages(lines, {}, count)
         change = {**which, "limit": picked.length, "visible_at": visible_at, "holder": holder}
         transaction.execute(deliver, change)
         return picked
@@ -664,9 +666,9 @@ class SqliteQueue(NumberedQueue):
 
     def _standing(self, transaction: Transaction, receipts: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Return the receipts whose deliveries count, and what they say."""
-        said = {receipt: row for receipt in receipts if (row := read_receipt(receipt))}
-        standing = transaction.list_rows(STANDING, list(said.values()), self._known_number)
-        return {receipt: said[receipt] for receipt in standing}
+        numbered = {receipt: row for receipt in receipts if (row := read_receipt(receipt))}
+        standing = transaction.list_rows(STANDING, list(numbered.values()), self._known_number)
+        return {receipt: numbered[receipt] for receipt in standing}
 
     def _delete_all(self, transaction: Transaction, asked: Sequence[Sequence[str]]) -> list[list[str]]:
         rows = [row for receipts in asked for receipt in receipts if (row := read_receipt(receipt))]
@@ -680,7 +682,7 @@ def _encode(attributes: dict[str, str]) -> str:
     return encode_attributes(attributes).decode()
 
 
-def _read_large(transaction: Transaction, lines: str, large: str) -> Picked:
+def _read_large(transaction: Transaction, lines: str, large: str) -> PickedMessages:
     """Read the large bodies of picked messages, as far as one receive may bring them."""
     bodies: dict[str, bytes] = {}
     size = 0
@@ -692,10 +694,10 @@ def _read_large(transaction: Transaction, lines: str, large: str) -> Picked:
         [bodies[number]] = transaction.execute(
             "SELECT body FROM bodies WHERE message = ?", (number,)
         ).fetchone()
-    return Picked(lines, bodies, lines.count("\n") + 1)
+    return PickedMessages(lines, bodies, lines.count("\n") + 1)
 
 
-def _taken(picked: Picked | None) -> Taken | None:
+def _taken(picked: PickedMessages | None) -> Taken | None:
     if picked is None:
         return None
     deliveries = []

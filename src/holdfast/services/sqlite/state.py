@@ -346,7 +346,7 @@ class SqliteState:
         return answers
 
     def _commit_all(
-        self, transaction: Transaction, commits: Sequence[Prepared]
+        self, transaction: Transaction, commits: Sequence[PreparedCommit]
     ) -> list[HoldfastError | None]:
         at = self._clock.wall()
         answers: list[HoldfastError | None] = [None] * len(commits)
@@ -360,13 +360,13 @@ class SqliteState:
                     continue
                 if after is not None:
                     assert row is not None
-                    accepted.append(Accepted(commits[place], row, after))
+                    accepted.append(AcceptedCommit(commits[place], row, after))
             if accepted:
                 _write(transaction, accepted, at)
         return answers
 
 
-class Prepared(NamedTuple):
+class PreparedCommit(NamedTuple):
     """A commit, and the parts of its rows that are encoded before the transaction, to keep that short."""
 
     commit: Commit
@@ -378,18 +378,18 @@ class Prepared(NamedTuple):
     """Whether it changes effects, timers, or the time when its key is due."""
 
 
-class Accepted(NamedTuple):
+class AcceptedCommit(NamedTuple):
     """A commit that the ledger accepted: the row before, and the checkpoint after."""
 
-    prepared: Prepared
+    prepared: PreparedCommit
     row: JudgedRow
     after: Checkpoint
 
 
-def _prepare(commit: Commit) -> Prepared:
+def _prepare(commit: Commit) -> PreparedCommit:
     c = commit
     stream = c.key[: max(c.key.find("/"), 0)]
-    return Prepared(
+    return PreparedCommit(
         c,
         log=_text(c.log),
         past=_text(c.past),
@@ -438,7 +438,7 @@ def _after(transaction: Transaction, commit: Commit, row: JudgedRow | None, at: 
     return ledger.commit(_compared(row, commit.key, recent), commit, at)
 
 
-def _write(transaction: Transaction, commits: Sequence[Accepted], at: float) -> None:
+def _write(transaction: Transaction, commits: Sequence[AcceptedCommit], at: float) -> None:
     """Write commits of different keys."""
     transaction.change_rows(WRITE, [_row(*accepted) for accepted in commits], at)
     recents = []
@@ -461,7 +461,7 @@ def _write(transaction: Transaction, commits: Sequence[Accepted], at: float) -> 
         transaction.ring(TOPIC)
 
 
-def _row(prepared: Prepared, row: JudgedRow, after: Checkpoint) -> tuple[Any, ...]:
+def _row(prepared: PreparedCommit, row: JudgedRow, after: Checkpoint) -> tuple[Any, ...]:
     c, started = prepared.commit, after.started or Started("", 0)
     keep = c.state is None and not c.clear_state
     return (

@@ -96,7 +96,7 @@ class Poster:
     async def _post(
         self, session: aiohttp.ClientSession, url: str, body: bytes, headers: Mapping[str, str]
     ) -> tuple[int, str, str]:
-        said = f"webhook {redact_url(url)}"
+        name = f"webhook {redact_url(url)}"
         self._meter.count("webhook", "POST")
         try:
             async with session.post(
@@ -107,12 +107,12 @@ class Poster:
                 return answer.status, header, text
         except aiohttp.ClientConnectorCertificateError as error:
             raise LoginRefused(
-                f"{said}: its certificate is not trusted: {describe_http_error(error)}"
+                f"{name}: its certificate is not trusted: {describe_http_error(error)}"
             ) from error
         except aiohttp.ClientConnectorError as error:
-            raise Unavailable(f"{said}: {describe_http_error(error)}") from error
+            raise Unavailable(f"{name}: {describe_http_error(error)}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise OutcomeUnknown(f"{said}: {describe_http_error(error)}") from error
+            raise OutcomeUnknown(f"{name}: {describe_http_error(error)}") from error
 
     async def close(self) -> None:
         self._closed = True
@@ -189,13 +189,13 @@ class Webhook:
     def _judge(self, status: int, header: str, text: str) -> None:
         if 200 <= status < 300:
             return
-        said = f"webhook {redact_url(self._url)} answered {status}{_shown(text)}"
+        reason = f"webhook {redact_url(self._url)} answered {status}{_shown(text)}"
         if status in LATER or status >= 500:
             wait_s = self._wait_s(header)
-            raise Busy(said, wait_s) if wait_s else Unavailable(said)
+            raise Busy(reason, wait_s) if wait_s else Unavailable(reason)
         if 300 <= status < 400:
-            said = f"{said}; redirects are not followed: send to {redact_url(header) or 'the right URL'}"
-        raise EffectRefused(said)
+            reason = f"{reason}; redirects are not followed: send to {redact_url(header) or 'the right URL'}"
+        raise EffectRefused(reason)
 
     def _wait_s(self, header: str) -> float:
         """Return the seconds in a header ``Retry-After``, which holds them or a date; 0 for none."""

@@ -80,7 +80,7 @@ async def _prune(session: ZooKeeperSession, number: int) -> None:
                     await session.delete(f"{layout.CHANGES}/{name}")
 
 
-class _Missed(Exception):
+class _LogGap(Exception):
     """The log doesn't continue where this reader stopped."""
 
 
@@ -190,7 +190,7 @@ class ChangeFeed:
                     self._miss()  # again, for callers that began before this
                     lost = False
                 await self._catch_up()
-            except _Missed:
+            except _LogGap:
                 self._miss()
                 lost, patience_s = True, RETRY_S
             except HoldfastError:
@@ -350,7 +350,7 @@ class ChangeFeed:
         stat = await self._session.exists(layout.CHANGES, self.ring)
         news = (stat.version - self._version) % 2**32 if stat is not None else 0
         if stat is None or _origin(stat) != self._origin or news > LOGGED:
-            raise _Missed
+            raise _LogGap
         count = min(news, READ_TOGETHER)
         names = [self._name]
         for _ in range(count):
@@ -363,9 +363,9 @@ class ChangeFeed:
                 if answer is not None
             ]
         except Damaged as error:
-            raise _Missed from error
+            raise _LogGap from error
         if len(entries) < count:
-            raise _Missed
+            raise _LogGap
         self._name, self._version = names[-1], self._version + count
         return entries
 

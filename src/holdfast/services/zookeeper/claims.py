@@ -49,15 +49,15 @@ class LivingClaim(NamedTuple):
     path: str
 
 
-class _Taken(Exception):
+class _KeyTaken(Exception):
     """The key has a claim."""
 
 
-class _Locked(Exception):
+class _KeyLocked(Exception):
     """The key's claim is being replaced at present."""
 
 
-class _Gone(Exception):
+class _ClaimGone(Exception):
     """The claim that was read is gone, or its owner is."""
 
 
@@ -97,15 +97,15 @@ async def claim(mine: ZooKeeperMembership, key: str, clock: Clock, request: str 
     for _ in range(TRIES):
         steps = [
             check(mine.path, membership_lost(mine.member.id)),
-            create(layout.lock(key), b"", _Locked()),
-            delete(layout.lock(key), _Locked()),
+            create(layout.lock(key), b"", _KeyLocked()),
+            delete(layout.lock(key), _KeyLocked()),
         ]
         locked = False
         try:
             return await _put(mine, key, steps, request, events=1)
-        except _Locked:
+        except _KeyLocked:
             locked = True
-        except _Taken:
+        except _KeyTaken:
             pass
         standing = await read(mine.session, key)
         if standing is not None:
@@ -131,13 +131,13 @@ async def take(mine: ZooKeeperMembership, claim: Claim, clock: Clock, request: s
         async with _locked(mine.session, claim.key, clock) as unlock:
             path = await _exactly(mine.session, claim)
             steps = [
-                check(path, _Gone()),
+                check(path, _ClaimGone()),
                 check(mine.path, membership_lost(mine.member.id)),
-                delete(layout.task(claim.key), _Gone()),
+                delete(layout.task(claim.key), _ClaimGone()),
                 unlock,
             ]
             return await _put(mine, claim.key, steps, request, events=2)
-    except _Gone:
+    except _ClaimGone:
         raise claim_lost(claim) from None
 
 
@@ -146,9 +146,9 @@ async def release(session: ZooKeeperSession, claim: Claim, clock: Clock) -> bool
     try:
         async with _locked(session, claim.key, clock) as unlock:
             path = await _exactly(session, claim)
-            steps = [check(path, _Gone()), delete(layout.task(claim.key), _Gone()), unlock]
+            steps = [check(path, _ClaimGone()), delete(layout.task(claim.key), _ClaimGone()), unlock]
             await noted(session, await session.commit([*steps, *note(LogEntry("claim", key=claim.key))]))
-    except _Gone:
+    except _ClaimGone:
         return False
     return True
 
@@ -169,7 +169,7 @@ async def _put(
     mine: ZooKeeperMembership, key: str, steps: list[TransactionStep], request: str, events: int
 ) -> Claim:
     """Make our claim in one transaction with ``steps``, which cause ``events`` events at its znode."""
-    claim = create(layout.task(key), mine.path.encode(), _Taken())
+    claim = create(layout.task(key), mine.path.encode(), _KeyTaken())
     entry = LogEntry("claim", key=key, owner=mine.member.id, events=events)
     answer = []
     if request:
@@ -183,17 +183,17 @@ async def _exactly(session: ZooKeeperSession, claim: Claim) -> str:
     """Return the owner's path, if ``claim`` is what stands. Raises _Gone."""
     standing = await read(session, claim.key)
     if standing is None or standing.claim != claim:
-        raise _Gone
+        raise _ClaimGone
     return standing.path
 
 
 async def _clear(session: ZooKeeperSession, key: str, clock: Clock) -> None:
     """Delete a dead claim: of a membership that was evicted, but whose session still lives."""
-    with contextlib.suppress(_Gone):
+    with contextlib.suppress(_ClaimGone):
         async with _locked(session, key, clock) as unlock:
             if await read(session, key) is not None:
-                raise _Gone
-            await session.commit([delete(layout.task(key), _Gone()), unlock])
+                raise _ClaimGone
+            await session.commit([delete(layout.task(key), _ClaimGone()), unlock])
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from holdfast.ports.clock import Clock
 
 
-class Lapse(threading.Thread):
+class LapseTimer(threading.Thread):
     """Calls ``act`` once, in this thread, at the time that was set last."""
 
     def __init__(self, clock: Clock, at: float, act: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ from holdfast.ports.coordinator import Member, membership_lost
 from holdfast.ports.meter import Meter
 from holdfast.services.zookeeper import changes, layout
 from holdfast.services.zookeeper.address import ZooKeeperAddress
-from holdfast.services.zookeeper.expiry import Lapse
+from holdfast.services.zookeeper.expiry import LapseTimer
 from holdfast.services.zookeeper.records import LogEntry, Request, decode_request, encode_service
 from holdfast.services.zookeeper.session import REFUSALS, TransactionStep, ZooKeeperSession, create, delete
 
@@ -50,7 +50,7 @@ class ZooKeeperMembership:
         self._rung = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving: set[str] = set()
-        self._lapse: Lapse | None = None
+        self._lapse: LapseTimer | None = None
 
     async def join(self) -> None:
         """Open the session and publish the member. Raises ConfigError where the servers give no such
@@ -71,7 +71,7 @@ class ZooKeeperMembership:
         except BaseException:
             await self.end()
             raise
-        self._lapse = Lapse(self._clock, begun_at + self._ttl_s, self._let_lapse)
+        self._lapse = LapseTimer(self._clock, begun_at + self._ttl_s, self._let_lapse)
         self._lapse.start()
         self._spawn(self._listen())
 

@@ -146,7 +146,7 @@ class ZooKeeperSession:
         self._connected = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         credentials = f"{address.username}:{address.password}"
-        self._trouble = _Trouble()
+        self._trouble = _LastWarning()
         self._attempt_s = min(ATTEMPT_S, timeout_s / 3)
         self._client = KazooClient(
             handler=_Handler(self._attempt_s),
@@ -435,7 +435,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return super().create_connection(*arguments, timeout=min(timeout, self._attempt_s), **named)
 
 
-class _Trouble(logging.Handler):
+class _LastWarning(logging.Handler):
     """Keeps kazoo's last warning, to add it to the errors that follow from it; logs only worse ones. At DEBUG
     kazoo writes whole requests, credentials and all: no setting may ask for that."""
 

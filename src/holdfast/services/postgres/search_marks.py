@@ -58,7 +58,7 @@ class FoundRow(NamedTuple):
         return True, self.visible_at is None, self.visible_at or 0, self.number
 
 
-class SortAnswer(NamedTuple):
+class SortResult(NamedTuple):
     """The result of a search for messages of reserved keys: how many repeated and how many new ones were
     checked, the time and the id of the last of them, and the server's time in microseconds."""
 
@@ -134,7 +134,7 @@ class Sorting:
             self.due_from = self.fresh_from = 0
             self.ended, self.spent_s = False, 0.0
 
-    def move(self, looked: SortAnswer, began_at: float, now: float) -> None:
+    def move(self, looked: SortResult, began_at: float, now: float) -> None:
         """Move the places beyond what a search has passed."""
         self.spent_s += now - began_at
         if looked.due + looked.fresh >= SORT_MAX:
