@@ -18,6 +18,8 @@ if TYPE_CHECKING:
         OperationRefused,
         OutcomeUnknown,
         QueryFailed,
+        ReaderLost,
+        ResultsExpired,
         StateRejected,
         TooLarge,
         Unavailable,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.streams.asking import QueryAnswer
     from holdfast.streams.handler import Context, StreamHandler
     from holdfast.streams.message import StreamMessage
+    from holdfast.streams.results import StreamResult
     from holdfast.streams.typed.stream import Stream
     from holdfast.system.clock import SystemClock
     from holdfast.tasks.handler import Cancelled, Job, Retry
@@ -44,12 +47,14 @@ else:  # Each is imported when it is first used: a command that prints its help 
             "holdfast.common.retry": "Backoff",
             "holdfast.errors": (
                 "ConfigError HandlerFailed HoldfastError InvalidMessage NoQuery OperationRefused "
-                "OutcomeUnknown QueryFailed StateRejected TooLarge Unavailable"
+                "OutcomeUnknown QueryFailed ReaderLost ResultsExpired StateRejected TooLarge "
+                "Unavailable"
             ),
             "holdfast.rules.tasks.task": "Task",
             "holdfast.streams.asking": "QueryAnswer",
             "holdfast.streams.handler": "Context StreamHandler",
             "holdfast.streams.message": "StreamMessage",
+            "holdfast.streams.results": "StreamResult",
             "holdfast.streams.typed.stream": "Stream",
             "holdfast.system.clock": "SystemClock",
             "holdfast.tasks.handler": "Cancelled Job Retry",
@@ -84,12 +89,15 @@ __all__ = [
     "OutcomeUnknown",
     "QueryAnswer",
     "QueryFailed",
+    "ReaderLost",
+    "ResultsExpired",
     "Retry",
     "Signature",
     "StateRejected",
     "Stream",
     "StreamHandler",
     "StreamMessage",
+    "StreamResult",
     "StreamSender",
     "SystemClock",
     "Task",

@@ -22,6 +22,8 @@ NotOwner               SAFE        a client's request came to the wrong node; it
 Busy                   SAFE        a stream or a target has no room for the moment
 TargetAway             SAFE        a stream accepts no message while a target takes none of its effects
 NoQuery                NEVER       a stream answers no queries
+ReaderLost             STOP        another program reads results under the same name
+ResultsExpired         NEVER       results may have expired before their reader read them
 QueryFailed            NEVER       the handler failed at a query, or tried to change something
 OutcomeUnknown         SAME        it may have happened; repeat the very same call or reopen
 Fenced                 STOP        a newer epoch or commit exists; this opening is over
@@ -200,6 +202,16 @@ class MembershipLost(HoldfastError):
     """The coordinator doesn't know the membership (lapsed, evicted or forgotten)."""
 
     retry = Retry.STOP
+
+
+class ReaderLost(HoldfastError):
+    """Another program has begun to read a stream's results under the same name."""
+
+    retry = Retry.STOP
+
+
+class ResultsExpired(HoldfastError):
+    """Results may have expired before their named reader read them."""
 
 
 class StateRejected(HoldfastError):

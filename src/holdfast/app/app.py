@@ -273,7 +273,8 @@ class App:
         def declare(target: Any, /) -> Any:
             if name in self.streams:
                 raise ConfigError(f"stream {name!r} is declared twice in app {self.name!r}")
-            found = read_handler(name, target, message, typed, sys._getframe(1).f_locals)
+            names = sys._getframe(1).f_locals
+            found = read_handler(name, target, message, typed, names, lambda: self.client)
             types = {"message": dict if found.message is None else found.message}
             spec = StreamSpec(name=name, handler=found.handler, **options | types)
             for model in spec.models:

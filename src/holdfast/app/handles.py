@@ -11,7 +11,7 @@ from holdfast.errors import ConfigError
 from holdfast.streams.handler import Context, HandlerClass, StreamHandler
 from holdfast.streams.typed.signature import UNTYPED, read_signature
 from holdfast.streams.typed.state import TypedState, with_state
-from holdfast.streams.typed.stream import AsyncStream, Stream
+from holdfast.streams.typed.stream import AsyncStream, Stream, StreamClient, no_client
 
 N = TypeVar("N")
 H = TypeVar("H")
@@ -108,7 +108,12 @@ class Handling(NamedTuple):
 
 
 def read_handler(
-    stream: str, target: Any, message: Any, state: StateOptions, names: Mapping[str, Any]
+    stream: str,
+    target: Any,
+    message: Any,
+    state: StateOptions,
+    names: Mapping[str, Any],
+    client: Callable[[], StreamClient] = no_client,
 ) -> Handling:
     """Return the handling that a decorated function or class declares. ``message`` is None if the declaration
     leaves it to annotations. ``names`` are the local names of the declaring function. Raises ConfigError for
@@ -124,7 +129,7 @@ def read_handler(
     else:
         typed = TypedState(signature.state, state.initial, 1 if state.version is None else state.version)
     kind = AsyncStream if inspect.iscoroutinefunction(target) else Stream
-    made: Stream[Any, Any, Any] = kind(stream, target, signature, typed)
+    made: Stream[Any, Any, Any] = kind(stream, target, signature, typed, client)
     return Handling(made.handler, signature.message, made)
 
 

@@ -29,8 +29,10 @@ from holdfast.streams.asking import TIMEOUT_S, QueryAnswer, ask
 from holdfast.streams.declared import Undeclared, run_by_nodes
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
+from holdfast.streams.results import Reader, StreamResult, read_results
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.transaction import add_async
+from holdfast.streams.typed.state import state_for_users
 from holdfast.system.files import access_for
 from holdfast.system.log import get_logger
 from holdfast.tasks.dead_letters import Choice, TaskDeadLetters
@@ -229,6 +231,45 @@ class AsyncClient:
         services = await self._services()
         caller = services.caller()
         return await ask(services.coordinator(), caller, services.clock, stream, key, request, timeout_s)
+
+    async def results(
+        self, stream: str, *, after: int | None = None, reader: str = "", follow: bool = False
+    ) -> AsyncGenerator[StreamResult[Any]]:
+        """Yield the committed results of a stream, in the order of their commits.
+
+        Args:
+            stream: the declared name of the stream.
+            after: the cursor behind which to begin (default: at the saved cursor of ``reader``, else at the
+                oldest result that is kept).
+            reader: a name under which the registry keeps how far the results are read. Asking for the next
+                result acknowledges the one before it; after a crash, those of the last second may come again.
+            follow: whether to wait for further results, for ever, instead of ending.
+
+        Raises ReaderLost if another program has begun to read under the same name; ResultsExpired if results
+        may have expired that the reader hasn't read; and Unavailable or OutcomeUnknown.
+        """
+        self._spec(stream)
+        services = await self._services()
+        state = services.state()
+        if reader:
+            keep_s = services.config.results_keep_s
+            named = Reader(services.registry(), state, services.clock, stream, reader, keep_s)
+            reading = named.read(after, follow=follow)
+        else:
+            reading = read_results(state, stream, after or 0, follow=follow)
+        async with contextlib.aclosing(reading) as results:
+            async for result in results:
+                yield result
+
+    async def state(self, stream: str, key: str | int) -> Any:
+        """Return the state of a stream's key as of its last commit: of the declared type, or the bytes of its
+        handler; None for a key without state. Raises StateRejected if it doesn't fit the type, and
+        Unavailable."""
+        spec = self._spec(stream)
+        found = await (await self._services()).state().peek(f"{stream}/{key}")
+        if found is None or found.state is None or spec is None:
+            return None if found is None else found.state
+        return state_for_users(spec.handler, found.state, found.state_version)
 
     async def send(self, task_type: str, body: Any = None, **options: Unpack[SendOptions]) -> str:
         """Send a task; returns its task id.

@@ -11,6 +11,7 @@ from collections.abc import (
     AsyncGenerator,
     Collection,
     Coroutine,
+    Generator,
     Iterable,
     Iterator,
     Mapping,
@@ -26,6 +27,7 @@ from holdfast.errors import ConfigError
 from holdfast.rules.tasks.task import Task
 from holdfast.streams.asking import TIMEOUT_S, QueryAnswer
 from holdfast.streams.message import StreamMessage
+from holdfast.streams.results import StreamResult
 from holdfast.streams.transaction import add, is_async
 from holdfast.tasks.order import FollowUps, Order, SendOptions
 from holdfast.tasks.outcome import Outcome
@@ -59,6 +61,11 @@ class StreamSender:
         wrapped = StreamMessage(message, key, seq, run, message_id, delay_s)
         (sent,) = self.send_many([wrapped], connection=connection)
         return sent
+
+    async def asend_many(self, messages: Iterable[Any]) -> list[str]:
+        """As ``send_many``, for a caller with an event loop, which it doesn't block."""
+        sending = self._stream.send_many(wrapped(messages))
+        return await asyncio.wrap_future(self._client._begin(sending))
 
     def send_many(self, messages: Iterable[Any], *, connection: Any = None) -> list[str]:
         """As :meth:`AsyncStreamSender.send_many`."""
@@ -121,6 +128,27 @@ class Client:
         """As :meth:`AsyncClient.query`."""
         return self._run(self._client.query(stream, key, request, timeout_s=timeout_s))
 
+    def results(
+        self, stream: str, *, after: int | None = None, reader: str = "", follow: bool = False
+    ) -> Generator[StreamResult[Any], None, None]:
+        """As :meth:`AsyncClient.results`."""
+        return self._each(self._client.results(stream, after=after, reader=reader, follow=follow))
+
+    async def aresults(
+        self, stream: str, *, after: int | None = None, reader: str = "", follow: bool = False
+    ) -> AsyncGenerator[StreamResult[Any]]:
+        """As ``results``, for a caller with an event loop."""
+        results = self._client.results(stream, after=after, reader=reader, follow=follow)
+        try:
+            while (result := await asyncio.wrap_future(self._begin(_next(results)))) is not None:
+                yield result
+        finally:
+            await asyncio.wrap_future(self._begin(_close(results)))
+
+    def state(self, stream: str, key: str | int) -> Any:
+        """As :meth:`AsyncClient.state`."""
+        return self._run(self._client.state(stream, key))
+
     def send(self, task_type: str, body: Any = None, **options: Unpack[SendOptions]) -> str:
         """As :meth:`AsyncClient.send`."""
         return self._run(self._client.send(task_type, body, **options))
@@ -179,12 +207,15 @@ class Client:
 
     def briefs(self, *, follow: bool = True) -> Iterator[Brief]:
         """As :meth:`AsyncClient.briefs`."""
-        briefs = self._client.briefs(follow=follow)
+        return self._each(self._client.briefs(follow=follow))
+
+    def _each(self, found: AsyncGenerator[T]) -> Generator[T, None, None]:
+        """Yield what the client's loop yields."""
         try:
-            while (brief := self._run(_next(briefs))) is not None:
-                yield brief
+            while (each := self._run(_next(found))) is not None:
+                yield each
         finally:
-            self._run(_close(briefs))
+            self._run(_close(found))
 
     def cancel(self, task_id: str, reason: str = "cancelled by its producer") -> Task | None:
         """As :meth:`AsyncClient.cancel`."""
@@ -255,12 +286,12 @@ async def _make(app: str | DeclaredApp, config: Path | None, settings: ClientSet
     return AsyncClient(app, config=config, **settings)
 
 
-async def _next(briefs: AsyncGenerator[Brief]) -> Brief | None:
-    return await anext(briefs, None)
+async def _next(found: AsyncGenerator[T]) -> T | None:
+    return await anext(found, None)
 
 
-async def _close(briefs: AsyncGenerator[Brief]) -> None:
+async def _close(found: AsyncGenerator[Any]) -> None:
     # Until the call that was given up has ended, which nobody tells.
-    while getattr(briefs, "ag_running", False):  # noqa: ASYNC110
+    while getattr(found, "ag_running", False):  # noqa: ASYNC110
         await asyncio.sleep(0)
-    await briefs.aclose()
+    await found.aclose()

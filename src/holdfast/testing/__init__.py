@@ -10,14 +10,16 @@ from holdfast.testing.task_test import TaskTest
 
 if TYPE_CHECKING:
     from holdfast.config.settings import NodeSettings
-    from holdfast.testing.node import NodeForTests, StreamResult, node_for_tests
+    from holdfast.streams.results import StreamResult
+    from holdfast.testing.node import NodeForTests, node_for_tests
     from holdfast.testing.pytest_plugin import StartNode
 else:  # These import all services or pytest, so they are imported only when they are first used.
     __getattr__ = exports(
         __name__,
         {
             "holdfast.config.settings": "NodeSettings",
-            "holdfast.testing.node": "NodeForTests StreamResult node_for_tests",
+            "holdfast.streams.results": "StreamResult",
+            "holdfast.testing.node": "NodeForTests node_for_tests",
             "holdfast.testing.pytest_plugin": "StartNode",
         },
     )

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-import msgspec
 from pydantic import ValidationError
 
 from holdfast.app.app import App
@@ -21,8 +20,6 @@ from holdfast.assembly.loading import of_products
 from holdfast.assembly.node import make_node
 from holdfast.client.client import Client, StreamSender
 from holdfast.cluster.node import Node
-from holdfast.common.codec import decode_plain
-from holdfast.common.message import Place, is_timer_name
 from holdfast.config.settings import Config, NodeSettings
 from holdfast.errors import ConfigError
 from holdfast.ports.objects import Objects
@@ -30,6 +27,7 @@ from holdfast.ports.queue import DeadLetter
 from holdfast.ports.slots import StreamSlotMaker, TaskHost, TaskSlotMaker
 from holdfast.services.memory.slots import MemorySlots
 from holdfast.services.memory.task_slots import MemoryTaskSlots
+from holdfast.streams.results import StreamResult, result_of
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.opening import make_values
 from holdfast.tasks.outcome import Outcome, outcome_of
@@ -50,19 +48,6 @@ SETTINGS: dict[str, Any] = {
     "balance_s": 0,
 }
 """The default settings of a node for tests."""
-
-
-class StreamResult(msgspec.Struct, frozen=True):
-    """The result of a handler for one message. ``value`` is decoded from JSON, or bytes if it isn't JSON. If
-    the stream has no seqs, ``seq`` is 0 and ``message_id`` identifies the message. The result of a timer has
-    the timer's name, and neither run nor seq: both are 0."""
-
-    key: str
-    run: int
-    seq: int
-    value: Any
-    message_id: str = ""
-    timer: str = ""
 
 
 class NodeForTests:
@@ -106,7 +91,7 @@ class NodeForTests:
 
     def results(
         self, stream: str, count: int | None = None, *, timeout_s: float = PATIENCE_S
-    ) -> list[StreamResult]:
+    ) -> list[StreamResult[Any]]:
         """Return what the stream's handler has returned so far, in the order of commits.
 
         Without ``count``, this waits until all messages that were sent to the stream are handled or
@@ -144,18 +129,18 @@ class NodeForTests:
             raise TimeoutError(complaint)
         await asyncio.sleep(LOOK_S)
 
-    async def _results(self, stream: str, count: int | None, timeout_s: float) -> list[StreamResult]:
+    async def _results(self, stream: str, count: int | None, timeout_s: float) -> list[StreamResult[Any]]:
         if stream not in self.app.streams:
             raise ConfigError(f"app {self.app.name!r} declares no stream {stream!r}")
         deadline = time.monotonic() + timeout_s
         queue, state = self._services.queue(stream), self._services.state()
-        found: list[StreamResult] = []
+        found: list[StreamResult[Any]] = []
         cursor = 0
         while True:
             depth = await queue.depth()  # before the results, which are then complete
             while some := await state.results(cursor, 1000, 0.0, stream):
                 cursor = some[-1].cursor
-                found += [_result(stream, each.key, each.result.name, each.result.body) for each in some]
+                found += [result_of(each) for each in some]
             is_empty = depth.ready + depth.in_flight + depth.delayed == 0
             if is_empty if count is None else len(found) >= count:
                 return found
@@ -233,18 +218,6 @@ class _ServicesInProcess(Services):
             return self._kept(ThreadTaskWorker(self._app, host))
 
         return self._kept(MemoryTaskSlots(make, self.clock))
-
-
-def _result(stream: str, full_key: str, name: str, body: bytes) -> StreamResult:
-    place = Place.named(name)
-    try:
-        value: Any = decode_plain(body)
-    except ValueError:
-        value = body
-    key = full_key.removeprefix(f"{stream}/")
-    if is_timer_name(name):
-        return StreamResult(key, 0, 0, value, timer=place.timer)
-    return StreamResult(key, place.run, place.seq, value, place.id)
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ def test_tests_of_an_app_on_a_node_are_typed(holdfast_node: StartNode) -> None:
     with node_for_tests(app) as node:
         assert_type(node, NodeForTests)
         node.stream("counts").send({"key": "a"})
-        assert_type(node.results("counts", 1, timeout_s=5), list[StreamResult])
+        assert_type(node.results("counts", 1, timeout_s=5), list[StreamResult[Any]])
         assert_type(node.outcome(publish.send({})), Outcome)
 
 

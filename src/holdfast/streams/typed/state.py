@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, StateRejected
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.streams.typed.state_codec import StateCodec, decode_plain, is_typed, name_of
 
@@ -96,6 +96,21 @@ class TypedHandler(StreamHandler[Any]):
 def typed_state_of(handler: type[StreamHandler[Any]]) -> TypedState | None:
     """Return the typed state of a handler class; None if it keeps bytes or nothing."""
     return handler.typed if issubclass(handler, TypedHandler) else None
+
+
+def state_for_users(handler: type[StreamHandler[Any]], data: bytes, version: int) -> Any:
+    """Return committed state of a version: of the declared type, or the bytes that the handler keeps. Raises
+    StateRejected if it doesn't fit."""
+    if (typed := typed_state_of(handler)) is None:
+        return data
+    try:
+        if version > typed.version:
+            raise ValueError(
+                f"it has version {version}, newer than version {typed.version} of {handler.__name__}"
+            )
+        return typed.codec.decode(data if version == typed.version else typed.migrate(data, version))
+    except Exception as error:
+        raise StateRejected(f"the state of {handler.__name__} can't be read: {error}") from error
 
 
 def with_state(handler: type[StreamHandler[Any]], state: TypedState) -> type[StreamHandler[Any]]:

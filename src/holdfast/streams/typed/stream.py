@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from typing import Any, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 from holdfast.common.codec import decoder, encode
 from holdfast.errors import ConfigError, OperationRefused
+from holdfast.streams.asking import TIMEOUT_S, QueryAnswer
 from holdfast.streams.handler import Context, StreamHandler
+from holdfast.streams.message import StreamMessage
+from holdfast.streams.results import StreamResult
 from holdfast.streams.typed.signature import Signature, read_signature
 from holdfast.streams.typed.state import TypedHandler, TypedState
 from holdfast.streams.typed.state_codec import name_of
@@ -22,6 +25,44 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 Call = Callable[[Any, Any, Context], Any]
 """A function of (message or request, state, context)."""
+
+
+class MessageSender(Protocol):
+    """The part of a :class:`holdfast.StreamSender` that a stream needs."""
+
+    def send(self, message: Any, **options: Unpack[SendMessageOptions]) -> str: ...
+    def send_many(self, messages: Iterable[Any], *, connection: Any = None) -> list[str]: ...
+    async def asend_many(self, messages: Iterable[Any]) -> list[str]: ...
+
+
+class StreamClient(Protocol):
+    """The part of a :class:`holdfast.Client` that a stream needs."""
+
+    def stream(self, name: str) -> MessageSender: ...
+    def results(
+        self, stream: str, *, after: int | None, reader: str, follow: bool
+    ) -> Generator[StreamResult[Any], None, None]: ...
+    def aresults(
+        self, stream: str, *, after: int | None, reader: str, follow: bool
+    ) -> AsyncGenerator[StreamResult[Any]]: ...
+    def state(self, stream: str, key: str | int) -> Any: ...
+    def query(self, stream: str, key: str | int, request: Any, *, timeout_s: float) -> QueryAnswer: ...
+
+
+def no_client() -> StreamClient:
+    """Refuse to send: the stream belongs to no app."""
+    raise ConfigError("the stream belongs to no app, so it has no client")
+
+
+class SendMessageOptions(TypedDict, total=False):
+    """The options of ``send``."""
+
+    key: str | int | None
+    seq: int | None
+    run: int | None
+    message_id: str
+    delay_s: float
+    connection: Any
 
 
 class Stream(Generic[M, S, R]):
@@ -47,20 +88,66 @@ class Stream(Generic[M, S, R]):
     """
 
     def __init__(
-        self, name: str, function: Callable[..., Any], signature: Signature, state: TypedState | None
+        self,
+        name: str,
+        function: Callable[..., Any],
+        signature: Signature,
+        state: TypedState | None,
+        client: Callable[[], StreamClient],
     ) -> None:
         self.name = name
         self.function = function
         self.message = signature.message
-        self.state_type = state
-        self._timers: dict[str, Callable[[Any, Context, Any], Any]] = {}
+        self.typed = state
         self.handler = _handler_class(function, signature, state)
+        self._client = client
+        self._timers: dict[str, Callable[[Any, Context, Any], Any]] = {}
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any) -> R:
         """Call the function."""
         result: R = self.function(*args)
         return result
+
+    # -- its messages, results and state ----------------------------------------------------------------
+
+    def send(self, message: M, **options: Unpack[SendMessageOptions]) -> str:
+        """Send a message by the app's client; returns the queue's id for it. The options are those of
+        :meth:`holdfast.AsyncStreamSender.send`, and so is what it raises."""
+        return self._client().stream(self.name).send(message, **options)
+
+    def send_many(self, messages: Iterable[M | StreamMessage], *, connection: Any = None) -> list[str]:
+        """Send messages in as few calls as the queue allows; returns the queue's ids for them, in order."""
+        return self._client().stream(self.name).send_many(messages, connection=connection)
+
+    async def asend_many(self, messages: Iterable[M | StreamMessage]) -> list[str]:
+        """As ``send_many``, for a caller with an event loop, which it doesn't block."""
+        return await self._client().stream(self.name).asend_many(messages)
+
+    def results(
+        self, *, after: int | None = None, reader: str = "", follow: bool = False
+    ) -> Generator[StreamResult[R], None, None]:
+        """Yield the committed results, in the order of their commits, as :meth:`holdfast.AsyncClient.results`
+        does."""
+        return self._client().results(self.name, after=after, reader=reader, follow=follow)
+
+    def aresults(
+        self, *, after: int | None = None, reader: str = "", follow: bool = False
+    ) -> AsyncGenerator[StreamResult[R]]:
+        """As ``results``, for a caller with an event loop."""
+        return self._client().aresults(self.name, after=after, reader=reader, follow=follow)
+
+    def state(self, key: str | int) -> S | None:
+        """Return the state of a key as of its last commit; None if it has none. Raises StateRejected if it
+        doesn't fit the type, and Unavailable."""
+        state: S | None = self._client().state(self.name, key)
+        return state
+
+    def query(self, key: str | int, request: Any = None, *, timeout_s: float = TIMEOUT_S) -> QueryAnswer:
+        """Ask a question about a key, as :meth:`holdfast.AsyncClient.query` does."""
+        return self._client().query(self.name, key, request, timeout_s=timeout_s)
+
+    # -- functions beside the handler -------------------------------------------------------------------
 
     def on_timer(self, name: str) -> Callable[[F], F]:
         """Have a function handle the timer ``name``. It takes (state) or (state, context), or without a state
@@ -88,7 +175,7 @@ class Stream(Generic[M, S, R]):
     def on_query(self, function: F) -> F:
         """Have a function answer queries. It takes (request), (request, context), (request, state) or
         (request, state, context), and changes nothing. Raises ConfigError for another signature."""
-        declared = None if self.state_type is None else self.state_type.kind
+        declared = None if self.typed is None else self.typed.kind
         signature = read_signature(function, first="request", names=sys._getframe(1).f_locals)
         if signature.state not in (None, declared):
             raise ConfigError(
@@ -110,9 +197,9 @@ class Stream(Generic[M, S, R]):
         """Have a function convert state of a version to the next one. It takes plain dicts and lists, or the
         bytes that a handler without typed state wrote, and returns such dicts or a state. Raises ConfigError
         for a version that isn't below the stream's ``version``."""
-        if self.state_type is None:
+        if self.typed is None:
             raise ConfigError(f"stream {self.name!r} keeps no state, so it has nothing to migrate")
-        state = self.state_type
+        state = self.typed
 
         def declare(function: F) -> F:
             state.add_step(from_version, function)
@@ -124,7 +211,7 @@ class Stream(Generic[M, S, R]):
         names = list(inspect.signature(function).parameters)
         takes_body = names[-1:] == ["body"]
         count = len(names) - takes_body
-        has_state = self.state_type is not None
+        has_state = self.typed is not None
         if not has_state <= count <= has_state + 1:
             expected = "(state) or (state, context)" if has_state else "() or (context)"
             raise ConfigError(
