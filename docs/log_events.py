@@ -20,12 +20,9 @@ NOT_SHIPPED_TO_OPERATORS = {"testing"}
 
 
 PENDING = {
-    "cli",
     "cluster",
-    "console",
     "devices",
     "gateway",
-    "http",
     "slots",
     "tasks",
 }

@@ -147,7 +147,7 @@ def test_a_service_that_does_not_answer(holdfast: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(patience, "PATIENCE_S", 0.5)  # longer than the first call takes to open the database
     monkeypatch.setattr(patience, "PAUSES", Backoff(0.001, 0.002))
     outcome = holdfast("status")
-    told = "no answer yet, asking again: the database is locked\nthe database is locked\n"
+    told = "no answer yet, trying again: the database is locked\nthe database is locked\n"
     assert (outcome.code, outcome.err) == (3, told)
 
 
@@ -280,7 +280,7 @@ def test_status_tells_how_many_calls_a_message_costs(holdfast: Any, arrange: Any
     arrange(two_nodes)
     assert holdfast("status", "--json").lines[0]["calls_per_message"] == 0.25
     text = holdfast("status").out
-    assert "Nodes: 2, 0.250 calls a message" in text
+    assert "Nodes: 2, 0.250 calls per message" in text
     (row,) = [line for line in text.splitlines() if line.startswith("node-a")]
     assert row.split()[4:6] == ["1000", "0.250"]
 

@@ -37,8 +37,8 @@ class Count(StreamHandler[dict]):
     def snapshot(self):
         return str(self.count).encode()
 """
-IN_USE = "the code is in use"
-KEPT = "The settings and the code as they were stay in use."
+IN_USE = "code in use"
+KEPT = "The settings and code before stay in use."
 
 counting = App("counting")
 
@@ -107,7 +107,7 @@ def test_saved_code_is_used_and_streams_go_on_from_their_state(
     send(0, 3)
     assert results(holdfast, 3)[-1] == {"count": 3, "version": 1}
     write(2)
-    assert process.wait_for("files have changed")["files"] == ["counting.py"]
+    assert process.wait_for("files changed")["files"] == ["counting.py"]
     process.wait_for(IN_USE, 1)
     assert process.wait_for("node ended")["node"] == first
     send(3, 5)
@@ -127,7 +127,7 @@ def test_code_that_does_not_load_is_shown_and_the_code_before_stays_in_use(
     line = (place / "counting.py").read_text().count("\n")
     shown = said(process, "SyntaxError: '(' was never closed")
     assert f"at {place}/counting.py:{line}: " in shown
-    process.wait_for("this code can't be used; the code before stays in use until a file is saved again")
+    assert process.wait_for("cannot load code")["in_use"] == "the code before"
     send(0, 1)
     assert results(holdfast, 1) == [{"count": 1, "version": 1}]
     # Its slots are forked from what has the code, and so is one that takes the place of another.
@@ -181,7 +181,7 @@ def convert(body, job):
 def test_a_first_save_that_does_not_load_is_waited_out(start: Callable[..., Process], write: Any) -> None:
     write(1, end="import nowhere_at_all\n")
     process = start()
-    process.wait_for("this code can't be used; no node runs until a file is saved again")
+    assert process.wait_for("cannot load code")["in_use"] == "none"
     write(1)
     process.wait_for(IN_USE)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.doctor import targets_away
+from holdfast.cli.doctor import failing_targets
 from holdfast.devices.services.mqtt import roundtrip
 from holdfast.operate.survey import PendingEffects
 from holdfast.ports.coordinator import Member
@@ -142,7 +142,7 @@ def test_a_target_that_takes_nothing_is_named_once_for_all_streams_of_a_node() -
         PendingEffects("s/b", 1, 70.0, "alerts", 1, "503"),
         PendingEffects("s/c", 5, 1.0, "reports", 0),
     ]
-    [finding] = targets_away(member, pending)
+    [finding] = failing_targets(member, pending)
     assert (finding.check, finding.verdict) == ("target alerts of node-a", "warning")
     assert (
         finding.text

@@ -105,7 +105,7 @@ def test_a_node_with_older_settings_processes_frames_in_order(
     monkeypatch.setenv("HOLDFAST_RECEIVE_WAIT_S", "2")  # what is under way when it ends is waited for
     node.append(Process("examples.cameras:app"))
     node[0].wait_for("node runs")
-    counted = node[0].wait_for("older names count")
+    counted = node[0].wait_for("older setting names used")
     assert counted["queue_url"] == "SQS_QUEUE_URL in the environment"
     assert any("has no dead-letter queue" in event["event"] for event in node[0].events)
     produce(environment["SQS_QUEUE_URL"], bucket_of(place))

@@ -40,7 +40,7 @@ def test_nothing_is_to_be_done_for_services_without_tables(
     told = holdfast("migrate")
     assert (told.code, told.out) == (
         0,
-        "nothing to do: these services make what they need when they are first used\n",
+        "nothing to do: these services make their data when they are first used\n",
     )
 
 

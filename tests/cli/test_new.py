@@ -54,7 +54,7 @@ def test_a_new_project_overwrites_nothing_that_is_there(holdfast: Any, place: Pa
     (place / "meters/README.md").write_text("mine")
     refused = holdfast("new", "meters")
     assert refused.code == 2
-    assert "meters is there already" in refused.err
+    assert "meters already exists" in refused.err
     assert [file.name for file in (place / "meters").iterdir()] == ["README.md"]
     assert (place / "meters/README.md").read_text() == "mine"
     (place / "file").touch()

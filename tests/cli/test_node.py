@@ -240,7 +240,7 @@ def test_a_node_that_can_not_join_ends_when_told(start: Callable[..., Process]) 
     node = start("counting:app", "--slots", "1", "--set", "coordinator_url=redis://127.0.0.1:1")
     node.wait_for("cannot join")
     assert node.end() == 0
-    node.wait_for("node ended before it could join")
+    node.wait_for("node ended before joining")
 
 
 @pytest.mark.slow
@@ -261,7 +261,7 @@ async def test_a_state_store_that_may_forget_is_told_of_at_the_start(start: Call
         node = start("counting:app", "--slots", "1", "-s", f"state_url={server.url}")
         await asyncio.to_thread(node.wait_for, "node runs")
         assert await asyncio.to_thread(node.end) == 0
-    told = [entry for entry in node.events if entry["event"] == "the state store may lose commits"]
+    told = [entry for entry in node.events if entry["event"] == "state store may lose commits"]
     assert [entry["level"] for entry in told] == ["warning"] * len(told)
     assert any("nothing is kept on disk" in entry["risk"] for entry in told)
     assert any("no replica" in entry["risk"] for entry in told)
@@ -271,6 +271,6 @@ async def test_a_state_store_that_may_forget_is_told_of_at_the_start(start: Call
 @pytest.mark.nightly
 def test_a_state_store_that_is_not_there_yet_is_waited_for_and_said(start: Callable[..., Process]) -> None:
     node = start("counting:app", "--slots", "1", "-s", "state_url=redis://127.0.0.1:1")
-    node.wait_for("the state store does not answer yet")
+    node.wait_for("state store unavailable")
     node.wait_for("node runs")
     assert node.end() == 0

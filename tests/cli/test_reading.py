@@ -57,7 +57,7 @@ def test_results_are_followed_through_an_outage(holdfast: Any, arrange: Any, awa
     away(SqliteState, "results")
     outcome = holdfast("results", "--follow", "--limit", "3")
     assert (outcome.code, outcome.lines) == (0, every)
-    assert outcome.err.count("no answer yet") == outcome.err.count("answered again") == 1
+    assert outcome.err.count("no answer yet") == outcome.err.count("there is an answer again") == 1
     assert "hunter2" not in outcome.err
 
 
@@ -69,7 +69,7 @@ def test_tasks_are_watched_through_an_outage(holdfast: Any, arrange: Any, away: 
     outcome = holdfast("tasks", "watch", APP, "fine", "well")
     assert (outcome.code, "fine" in outcome.out, "well" in outcome.out) == (0, True, True)
     told = outcome.out + outcome.err
-    assert told.count("no answer yet") == told.count("answered again") == 1
+    assert told.count("no answer yet") == told.count("there is an answer again") == 1
     assert "hunter2" not in told
 
 

@@ -37,7 +37,7 @@ def test_of_another_program_s_stream_no_time_and_no_load_is_told(
     said = holdfast("why", KEY).out.splitlines()
     assert said == [
         f"{KEY} is on theirs, epoch 1; it has no place yet",
-        "- another program owns it, which isn't asked: messages go back to the queue for it",
+        "- another program owns it, and isn't asked: its messages go back to the queue",
     ]
     (why,) = holdfast("why", KEY, "--json").lines
     assert (why["node"], why["here_s"]) == ("theirs", None)

@@ -131,7 +131,7 @@ async def test_a_stream_that_no_node_takes_is_known_though_nothing_of_it_is_stor
     index.reported({"a": NodeReport(waits=[waits])})
     await index.read_once()
     assert keys(index, Question(standing="waiting")) == ["s/b"]
-    assert index.standing("s/b") == waits.sentence
+    assert index.waits["s/b"] == waits
     index.reported({"a": NodeReport()})
     await index.read_once()
     assert index.get("s/b") is None, "it waits no longer, and nothing tells of it"
@@ -141,7 +141,7 @@ async def test_a_message_that_has_been_at_work_for_a_while_is_told_with_its_stre
     index, _ = await filled([point("s/a")], [Claim("s/a", "a", 1)])
     work = SlotWork("a-1", "s/a", 95.0, 2.0, message=Place(0, 7).name)
     index.reported({"a": NodeReport(works=[work, SlotWork("a-2", "a query of s/a", 3.0, 3.0)])})
-    assert index.standing("s/a") == "message 0:7 runs in a-1, for 95 s now"
+    assert index.runs["s/a"].sentence == "message 0:7 runs in a-1, for 95 s now"
 
 
 async def test_streams_are_sorted_by_each_column_up_and_down() -> None:
@@ -199,9 +199,7 @@ async def test_a_stream_that_parks_and_goes_on_is_told() -> None:
     await index.read_once()
     assert list(index.parked) == []
     told = [event.text for event in index.life.of("s/a")]
-    assert {"parked: broken", "free to run again", "3 messages skipped or set aside", "opened, epoch 3"} <= {
-        *told
-    }
+    assert {"parked: broken", "resumed", "3 messages skipped or set aside", "opened, epoch 3"} <= {*told}
 
 
 async def test_a_wait_is_told_once_in_the_streams_life_with_its_node_and_again_when_it_begins_anew() -> None:

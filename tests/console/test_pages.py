@@ -52,7 +52,7 @@ async def test_the_overview_tells_what_there_is_and_what_needs_somebody(reader: 
     text = shown(page.text)
     assert "Nodes 1" in text
     assert "1 dead letter of cameras" in text
-    assert "calls a message" not in text, "on SQLite nothing is paid by the call"
+    assert "calls per message" not in text, "on SQLite nothing is paid by the call"
     assert '/dead-letters?queue=cameras"' in page.text
     assert len(page.text) < 150_000
 
@@ -293,7 +293,7 @@ async def test_a_cancelled_task_has_a_state_of_its_own_and_its_reason(
     assert "ordered <twice>" not in page.text
     assert trace not in (await operator.get("/tasks", app="shop", state="failed")).text
     page = await operator.get("/task", app="shop", trace=trace)
-    assert "State cancelled told to end: ordered <twice>" in shown(page.text)
+    assert "State cancelled cancelled: ordered <twice>" in shown(page.text)
     assert 'data-off="cancel"' in page.text
     answer = json.loads((await operator.get(f"/api/v1/tasks/shop/{trace}")).text)
     assert (answer["state"], answer["cancelled"]) == ("failed", True)
@@ -344,7 +344,7 @@ async def test_a_task_shows_its_earlier_attempts(reader: Browser, services: Serv
 async def test_a_running_task_tells_where_it_is(operator: Browser, node: NodeForTests) -> None:
     trace = node.client.send("mail.hang", {})
     page = await operator.until("waits for <nobody>", "/task", app="shop", trace=trace)
-    assert "Look where it is" in page.text
+    assert "Show where it is" in page.text
     page = await operator.get("/task/stack", app="shop", trace=trace)
     assert "mail.hang" in page.text.partition("<pre")[2], "the stack of the handler"
     said = shown(page.text)
@@ -363,13 +363,13 @@ async def test_limits_are_set_and_the_schedule_is_shown(
 ) -> None:
     await asyncio.to_thread(node.outcome, node.client.send("mail.send", {"to": "bob"}))
     await operator.until("mail.send", "/tasks", app="shop")
-    assert "nothing was given" in shown((await operator.post("/tasks/limits", app="shop")).text)
+    assert "the form is empty" in shown((await operator.post("/tasks/limits", app="shop")).text)
     assert "must be a number" in shown(
         (await operator.post("/tasks/limits", app="shop", type="mail.send", rate="fast")).text
     )
     page = await operator.post("/tasks/limits", app="shop", maximum="7", type="mail.send", rate="2.5")
     assert "On all nodes 7" in shown(page.text)
-    assert "mail.send 2.5 a second" in shown(page.text)
+    assert "mail.send 2.5 per second" in shown(page.text)
     await operator.post("/tasks/limits", app="shop", maximum="0", type="mail.send", rate="")
     order = Order(task_type="mail.send", body={"to": "all"})
     await asyncio.to_thread(node.client.schedule, "nightly", "30 2 * * *", order)
@@ -392,7 +392,7 @@ async def test_limits_are_set_and_the_schedule_is_shown(
     for wrong, said in (
         ({"cron": "0 6 * *"}, "cron"),
         ({"zone": "Nowhere/At all"}, "zone"),
-        ({"body": "{"}, "the body is no JSON"),
+        ({"body": "{"}, "the body isn't JSON"),
         ({"name": " "}, "has no name"),
     ):
         answer = shown((await operator.post("/tasks/schedule", **wish | wrong)).text)
@@ -400,7 +400,7 @@ async def test_limits_are_set_and_the_schedule_is_shown(
         assert "is sent at" not in answer, wrong
     await operator.post("/tasks/unschedule", app="shop", name="weekly")
     page = await operator.post("/tasks/unschedule", app="shop", name="nightly")
-    assert "nightly is sent no more" in shown(page.text)
+    assert "nightly is removed from the schedule" in shown(page.text)
 
 
 async def letters(services: Services) -> list[str]:
@@ -487,7 +487,7 @@ async def test_a_queue_that_hides_its_letters_isnt_read_unless_asked(
 
     monkeypatch.setattr(queue, "dead_letters", noted)
     page = await operator.get("/dead-letters", queue="cameras")
-    assert "what is shown is a sample" in shown(page.text)
+    assert "only a sample" in shown(page.text)
     assert read == []
     await operator.get("/dead-letters", queue="cameras", look="1")
     assert read != []

@@ -129,7 +129,7 @@ async def test_charts_are_from_a_real_prometheus(node: NodeForTests) -> None:
             overview = console.parts.overview
             async with Browser(console) as reader:
                 page = await reader.until("from Prometheus", "/")
-                assert "can't be asked" not in page.text
+                assert "can't be read" not in page.text
                 assert overview.hour is not None
                 assert all(len(values) == POINTS for values in overview.hour.values())
                 async with asyncio.timeout(40):
@@ -143,22 +143,22 @@ async def test_charts_are_from_a_real_prometheus(node: NodeForTests) -> None:
 
 async def test_a_prometheus_that_is_away_is_told_and_charts_go_on(node: NodeForTests) -> None:
     async with console_with(node, prometheus_url="http://127.0.0.1:9") as console, Browser(console) as reader:
-        page = await reader.until("Prometheus can't be asked", "/")
+        page = await reader.until("Prometheus can't be read", "/")
         assert "prometheus_url" in page.text
-        assert "These are what this console has seen" in page.text
+        assert "The charts show what this console has seen" in page.text
 
 
 @pytest.mark.parametrize(
     "status,body,said",
     [
         (401, "denied", "it answers 401"),
-        (200, "<html>", "not as Prometheus"),
+        (200, "<html>", "another format than Prometheus"),
         (503, '{"status": "error", "error": "busy"}', "503: busy"),
         (200, " " * (2 << 20), "over 1048576 bytes"),
-        (200, '{"data": {"result": [{"values": [[NOW, "many"]]}]}}', "not as Prometheus"),
-        (200, '{"data": {"result": [{"values": [[1e400, "1"]]}]}}', "not as Prometheus"),
-        (200, '{"data": ' + "[" * 100_000, "not as Prometheus"),
-        (200, '{"else": ' + "[" * 100_000, "not as Prometheus"),
+        (200, '{"data": {"result": [{"values": [[NOW, "many"]]}]}}', "another format than Prometheus"),
+        (200, '{"data": {"result": [{"values": [[1e400, "1"]]}]}}', "another format than Prometheus"),
+        (200, '{"data": ' + "[" * 100_000, "another format than Prometheus"),
+        (200, '{"else": ' + "[" * 100_000, "another format than Prometheus"),
     ],
     ids=["denied", "a page", "busy", "too much", "no number", "infinite", "deep", "deep elsewhere"],
 )

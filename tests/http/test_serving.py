@@ -300,7 +300,7 @@ async def test_a_connection_that_is_closed_before_its_answer_is_told_without_a_t
     with capture_logs() as logged:
         await asked(answer, middlewares)
     [told] = logged
-    assert (told["log_level"], told["event"]) == ("info", "a connection was closed before its answer")
+    assert (told["log_level"], told["event"]) == ("info", "connection closed before its answer")
     assert "exc_info" not in told
 
 
@@ -311,7 +311,7 @@ async def test_what_fails_at_a_service_while_the_client_waits_is_an_error() -> N
     with capture_logs() as logged:
         await asked(answer, [problems])
     [told] = logged
-    assert (told["log_level"], told["event"]) == ("error", "a request failed")
+    assert (told["log_level"], told["event"]) == ("error", "request failed")
 
 
 async def asked(

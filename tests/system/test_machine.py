@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from holdfast.cli.doctor import judge_machine
+from holdfast.cli.doctor import examine_machine
 from holdfast.config.settings import Config, usable_cores
 from holdfast.system.machine import Machine
 
@@ -136,7 +136,7 @@ def test_slots_follow_the_limit_of_the_container(monkeypatch: pytest.MonkeyPatch
 def test_one_slot_in_half_a_core_is_nothing_to_warn_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Machine, "cores", 0.5)
     found = {
-        slots: [*judge_machine(Config(slots=slots, spare_slots=0, slot_memory_mb=64))] for slots in (1, 2)
+        slots: [*examine_machine(Config(slots=slots, spare_slots=0, slot_memory_mb=64))] for slots in (1, 2)
     }
     assert [finding.verdict for finding in found[1]] == ["ok"]
     assert [finding.fix for finding in found[2]] == ["set slots to 1 or less"]

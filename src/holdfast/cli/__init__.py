@@ -25,46 +25,46 @@ HELP_FLAGS = ("--help", "-h")
 COMMANDS = {
     name: LazyCommand(f"holdfast.cli.{place}", summary)
     for name, place, summary in (
-        ("node", "node:run", "Run a node until it is told to stop."),
+        ("node", "node:run", "Run a node until it is stopped."),
         ("new", "new:new", "Write a project that runs."),
-        ("dev", "dev:dev", "Run a node while you write its code: saving a file replaces it."),
-        ("gateway", "gateway:gateway", "Run a gateway, to which clients send messages by HTTP."),
+        ("dev", "dev:dev", "Run a node while you write its code: saving a file replaces the code."),
+        ("gateway", "gateway:gateway", "Run a gateway, which takes messages of clients by HTTP."),
         ("gateway-key", "gateway:gateway_key", "Make a key for a client of gateways."),
-        ("console", "console:console", "Show the cluster in a browser, and steer it from there."),
-        ("console-token", "console:console_token", "Make a token for somebody who uses a console."),
+        ("console", "console:console", "Serve the console: the cluster in a browser, with actions."),
+        ("console-token", "console:console_token", "Make a token for a user of a console."),
         ("send", "send:send", "Send messages to a stream."),
-        ("query", "query:query", "Ask a stream a question, which its handler answers."),
-        ("status", "status:status", "Show nodes, queues and streams, who owns what, what waits."),
-        ("top", "top:top", "Show which streams, tasks and nodes are busiest, again and again."),
-        ("scale", "scale:scale", "Tell how many nodes an app wants, and why."),
-        ("logs", "logs:logs", "Show what the nodes of this host have logged."),
+        ("query", "query:query", "Query a stream; its handler answers."),
+        ("status", "status:status", "Show nodes, queues and streams: owners, progress, waits."),
+        ("top", "top:top", "Show the busiest streams, tasks and nodes, refreshed."),
+        ("scale", "scale:scale", "Show how many nodes an app needs, and why."),
+        ("logs", "logs:logs", "Show the logs of nodes on this host."),
         ("results", "results:results", "Print committed results as JSON lines."),
-        ("move", "places:move", "Bring a stream to another node."),
-        ("drain", "places:drain", "Have a node bring its streams to the others, and end."),
-        ("why", "places:why", "Tell where a stream is, what it waits for, and why."),
+        ("move", "places:move", "Move a stream to another node."),
+        ("drain", "places:drain", "Drain a node: it moves its streams to the others, and ends."),
+        ("why", "places:why", "Explain where a stream is and why it is waiting."),
         ("streams", "streams:app", "Pause, resume, skip, reset or replay a stream."),
-        ("tasks", "tasks:app", "Send tasks, see how they stand, end them, try them again."),
+        ("tasks", "tasks:app", "Send, show, cancel and retry tasks."),
         ("briefs", "tasks:briefs", "Print outcomes of tasks as they come, and acknowledge them."),
-        ("periodic", "periodic:app", "Have tasks sent by the clock, while nodes run."),
-        ("limits", "limits:app", "Say how many tasks of an app may run at once."),
-        ("dlq", "dlq:app", "List, back up, redrive or drop dead letters."),
+        ("periodic", "periodic:app", "Schedule tasks, while nodes run."),
+        ("limits", "limits:app", "Limit how many tasks of an app run at once."),
+        ("dlq", "dlq:app", "List, back up, redrive or purge dead letters."),
         ("queues", "queues:app", "Make and check the queues of an app."),
-        ("transfer", "transfer:transfer", "Bring all that a stopped cluster has to other services."),
+        ("transfer", "transfer:transfer", "Copy the data of a stopped cluster to other services."),
         ("backup", "backup:backup", "Write state and results of streams to a file, while nodes run."),
         ("restore", "backup:restore", "Write a back-up to an empty state store."),
-        ("doctor", "doctor:doctor", "Check the settings and all that they name."),
-        ("migrate", "migrate:migrate", "Bring the tables in the databases of the settings up to date."),
-        ("completion", "completion:completion", "Print a script by which a shell completes commands."),
+        ("doctor", "doctor:doctor", "Check the settings and everything that they name."),
+        ("migrate", "migrate:migrate", "Update the tables in the databases of the settings."),
+        ("completion", "completion:completion", "Print a script for a shell's completion of commands."),
         ("image", "image:app", "Build container images of apps."),
-        ("config", "config:app", "Show the settings, and where each is from."),
+        ("config", "config:app", "Show the settings and their sources."),
     )
 }
-"""Holdfast's own. Those of products are found by their entry points."""
+"""The commands of Holdfast itself. Commands of products are found by entry points."""
 
 
 def all_commands(only: str = "") -> dict[str, LazyCommand]:
-    """All commands by name: Holdfast's own, and those that installed packages have registered. Of these, only
-    the one that is called ``only``, where there is one."""
+    """Return all commands by name: of Holdfast, and registered by packages. Of the latter, return only the
+    one called ``only`` if it exists."""
     places = entry_points.all_registered(entry_points.COMMANDS)
     names = [only] if only in places else places
     return {name: _registered(name, places[name]) for name in names} | COMMANDS
@@ -76,8 +76,8 @@ def _registered(name: str, place: str) -> LazyCommand:
 
 
 def command_line(arguments: Sequence[str] = ()) -> App:
-    """The commands that may be meant by ``arguments``: those of other packages are looked up only where it
-    is none of ours."""
+    """Return the commands for ``arguments``. Commands of other packages are looked up only for an unknown
+    name."""
     from cyclopts import App, Parameter  # noqa: PLC0415 - half of what it takes to run a command
 
     app = App(
@@ -116,13 +116,13 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     except BrokenPipeError:
-        output.discard(sys.stdout)  # whoever read it has enough
+        output.discard(sys.stdout)  # the reader has closed the pipe
         return exits.OK
     return outcome if isinstance(outcome, int) else exits.OK
 
 
 def _returned(arguments: list[str]) -> object:
-    """Run one command; returns what it does. The version and the page of all commands need no Cyclopts."""
+    """Run one command; returns its result. The version and the page of all commands need no Cyclopts."""
     match arguments:
         case [] | ["--help" | "-h"]:
             output.say(overview(all_commands()))
@@ -135,7 +135,7 @@ def _returned(arguments: list[str]) -> object:
     try:
         return command_line(arguments)(arguments)
     except CycloptsError:
-        return exits.USAGE  # said already, with the usage
+        return exits.USAGE  # Cyclopts has printed it
 
 
 def _print_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

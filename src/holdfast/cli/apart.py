@@ -1,4 +1,4 @@
-"""Calls that may wait for ever, as of who reads standard input."""
+"""Calls that may block for ever, such as reads of standard input."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 
 async def apart(call: Callable[[], T]) -> T:
-    """Return what a call returns, which is made in a thread of its own. A command that is interrupted ends
-    without it: the threads of ``asyncio.to_thread`` are waited for."""
+    """Make a call in its own thread and return its result. An interrupted command ends without waiting for
+    it, unlike with ``asyncio.to_thread``."""
     answer: Future[T] = Future()
     answer.set_running_or_notify_cancel()
 

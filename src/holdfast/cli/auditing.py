@@ -1,4 +1,4 @@
-"""Notes in the audit log what commands change, with who asked: the log that the console shows."""
+"""Entries of commands in the audit log, which the console shows."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 async def audited(
     services: Services, action: str, subject: str, details: Mapping[str, object] | None = None
 ) -> AsyncIterator[Audited]:
-    """Note the intent before the block, and the outcome after it. An operator must be able to act while the
-    registry is away, so if nothing can be noted, the block is run all the same, and people are told if it
-    succeeds. From here on the command comes to its end although nobody reads its output any more."""
+    """Write the intent before the block, and the outcome after it. Operators must be able to act while the
+    registry is unavailable, so the block runs even if nothing can be written; then a message says so. From
+    here on the command continues if the reader of its output closes the pipe."""
     from holdfast.console.audit import Audited, AuditLog  # noqa: PLC0415 - a page of help needs none
 
     output.go_on_unread()
@@ -37,11 +37,11 @@ async def audited(
             unnoted = str(error)
         yield under_way
         if unnoted:
-            output.complain(f"this is done, but not in the audit log: {unnoted}")
+            output.complain(f"done, but the audit log could not be written: {unnoted}")
 
 
 def who() -> str:
-    """The user and the machine that a command is run by."""
+    """Return the user and machine that run the command."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a number without a name, as in containers

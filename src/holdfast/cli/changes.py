@@ -1,5 +1,5 @@
-"""The changed files of a project, found by looking again and again: the folder that would be watched is often
-the one whose database is written at each commit."""
+"""The changed files of a project, found by polling: a watched folder would often report its database, which
+is written at each commit."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from holdfast.ports.clock import Clock
 from holdfast.system.projects import ENVIRONMENT, passed_over
 
 LOOK_S = 0.3
-"""How often it is asked."""
+"""Seconds between two polls."""
 
 
 class ProjectFiles:
-    """The Python files below ``folders``, and further ``files``, which need not exist. What is hidden,
-    and virtual environments, don't count."""
+    """The Python files below ``folders``, and ``files``, which need not exist. Hidden files and virtual
+    environments don't count."""
 
     def __init__(self, folders: Iterable[Path], files: Iterable[Path], clock: Clock) -> None:
         self._folders = [*folders]
         self._files = [*map(str, files)]
         self._clock = clock
-        self._known = self._look()
+        self._known = self._stamps()
 
     async def changed(self) -> list[str]:
-        """Wait for a change, and until no more come; returns the files that were written, made or removed."""
+        """Wait for changes, and until they stop; returns the files that were written, made or removed."""
         changed: set[str] = set()
         while True:
             await self._clock.sleep(LOOK_S)
-            before, self._known = self._known, self._look()
+            before, self._known = self._known, self._stamps()
             found = {path.removeprefix("./") for path, _ in before.items() ^ self._known.items()}
             changed |= found
             if changed and not found:
                 return sorted(changed)
 
-    def _look(self) -> dict[str, tuple[int, int, int]]:
-        """Return the time, size and inode of each file by its path: they tell one writing from the next."""
+    def _stamps(self) -> dict[str, tuple[int, int, int]]:
+        """Return time, size and inode of each file by its path: they change with every write."""
         known = {}
         for path in (*(path for folder in self._folders for path in python_files(folder)), *self._files):
             try:
@@ -48,7 +48,7 @@ class ProjectFiles:
 
 
 def python_files(folder: Path | str) -> Iterator[str]:
-    """The paths of the Python files in a folder and in those below it, once they can be read."""
+    """Yield the paths of the readable Python files in a folder and its subfolders."""
     try:
         entries = list(os.scandir(folder))
     except OSError:

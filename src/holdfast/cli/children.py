@@ -1,4 +1,4 @@
-"""Other commands of this command line as child processes, which end with this one."""
+"""Commands as child processes, which end with this process."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PROGRAM = "from holdfast.cli.children import main; main()"
 
 
 class Launcher:
-    """Starts nodes with ``arguments`` and ``config`` in ``folder``, or where this process works; their logs
-    go to ``stderr``, or where its own go. ``environment`` is put into theirs. They live at most as long as
-    this process, however that ends, and as the launcher itself."""
+    """Starts nodes with ``arguments`` and ``config`` in ``folder``, or in the working directory. Their logs
+    go to ``stderr``, or with those of this process, and ``environment`` is added to theirs. They end with
+    the launcher and with this process, however it ends."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Launcher:
         self._ours, self._theirs = socket.socketpair()
 
     def close(self) -> None:
-        """End the nodes: each of them ends with its end of the socket."""
+        """End the nodes: each ends when its socket closes."""
         self._ours.close()
         self._theirs.close()
 
@@ -65,12 +65,12 @@ class Launcher:
 
 
 def main() -> None:
-    """Run a command in a process that ends with its parent. Arguments: the parent's process id, a socket
-    whose other end the parent holds, then the command."""
+    """Run a command in a process that ends with its parent. Arguments: the parent's process id, the number
+    of a socket to the parent, then the command."""
     from holdfast.cli import run  # noqa: PLC0415 (it imports this module)
 
     parent, fd, *arguments = sys.argv[1:]
-    lifeline.lead_group()  # what is typed at the terminal is for the parent, which tells its children
+    lifeline.lead_group()  # signals of the terminal go to the parent
     lifeline.die_with(int(parent))
     lifeline.end_with(socket.socket(fileno=int(fd)))
     sys.exit(run(arguments))

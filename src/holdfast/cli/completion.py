@@ -7,8 +7,8 @@ from typing import Literal
 
 
 def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
-    """Print the script by which a shell completes commands, options, and names of streams and nodes. It has
-    the commands that are installed: make it again after an upgrade.
+    """Print a script for a shell that completes commands, options, and names of streams and nodes. It has the
+    installed commands: make it again after an upgrade.
 
     ```
     holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast
@@ -17,7 +17,7 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
     ```
 
     Args:
-        shell: The shell that is to read it.
+        shell: The shell for the script.
     """
     from holdfast.cli import command_line  # noqa: PLC0415 - it imports this module
 

@@ -12,7 +12,7 @@ app = App(name="config", help="The settings.")
 
 @app.command
 def show(*, json: Json = False, options: Options = DEFAULTS) -> None:
-    """Show every setting in force and where it came from. Secrets are hidden.
+    """Show every setting with its value and source. Secrets are hidden.
 
     ```
     holdfast config show
@@ -33,7 +33,7 @@ def show(*, json: Json = False, options: Options = DEFAULTS) -> None:
 
 
 def _text(value: str | float | bool | None) -> str:
-    """As a config file has it."""
+    """Return a value as in a config file."""
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from holdfast.cli import exits, output
-from holdfast.cli.node import signals
+from holdfast.cli.node import done_before, signals
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.errors import ConfigError
 from holdfast.wiring.services import Services
@@ -36,10 +35,10 @@ def console(
     options: Options = DEFAULTS,
 ) -> int:
     """Show a cluster in the browser: nodes, streams, tasks, dead letters, and what needs attention. Prints an
-    address; whoever opens it may also pause, move, cancel and send again.
+    address with a token that also allows actions.
 
-    On this machine anybody may read. Where --host is reached from other machines, callers need a token, or
-    come by a proxy that says who they are.
+    Readers on this machine need no token. If --host can be reached from other machines, callers need a
+    token, or a proxy that names them.
 
     ```
     holdfast console
@@ -49,13 +48,13 @@ def console(
     Args:
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
-        tokens: File with the digests of tokens and their rights; `holdfast console-token` writes it. Needed
-            where --host isn't loopback, unless a proxy says who calls.
-        name: A name of this server in browsers' addresses, besides localhost and plain addresses.
-        identity_header: The header in which a proxy says who calls, such as X-Forwarded-User.
-        proxy: An address or a network of proxies that are believed, such as 10.0.0.0/8.
-        operator: Who of those that come by a proxy may also change something. The others may only read.
-        pictures: Those that come by a proxy may see pictures of cameras.
+        tokens: File with the digests of tokens and their rights, from `holdfast console-token`. Required
+            unless --host is loopback or a proxy names the callers.
+        name: A name of this server in browsers' addresses, in addition to localhost and plain addresses.
+        identity_header: The header in which a proxy names the caller, such as X-Forwarded-User.
+        proxy: An address or network of trusted proxies, such as 10.0.0.0/8.
+        operator: A caller named by a proxy that may also change something; the others only read.
+        pictures: Callers named by a proxy may see pictures of cameras.
         tls_cert: Certificate with its chain (PEM), to serve HTTPS.
         tls_key: Its private key (PEM).
     """
@@ -90,18 +89,18 @@ def console_token(
     operate: bool = False,
     pictures: bool = False,
 ) -> None:
-    """Make a token for somebody who uses a console, add it to the file, and print it: nothing keeps it. To
-    take it away, delete its line; consoles read the file again when it changes.
+    """Make a token for a user of a console, add its digest to the file, and print the token, which is stored
+    nowhere. To revoke a token, delete its line; consoles reload the file.
 
     ```
     holdfast console-token alice --tokens console.tokens --operate
     ```
 
     Args:
-        name: Who has the token, as the audit log shows it.
-        tokens: The file, as `holdfast console --tokens` has it.
-        operate: It may also change something; without this it only reads.
-        pictures: It may see pictures of cameras.
+        name: Name of the user in the audit log.
+        tokens: The file for `holdfast console --tokens`.
+        operate: The user may also change something, not only read.
+        pictures: The user may see pictures of cameras.
     """
     from holdfast.console.tokens import Right, add  # noqa: PLC0415
 
@@ -110,8 +109,8 @@ def console_token(
 
 
 async def start_beside(services: Services, log: Any) -> Console:
-    """Start the console of whoever runs nodes and wants to see them, on loopback: at the usual port, or where
-    another program has that, at a free one."""
+    """Start a console for nodes of this process, on loopback: at the usual port, or at a free one if that is
+    taken."""
     from holdfast.console.service import Console, ConsoleSettings  # noqa: PLC0415
 
     running = Console(services, ConsoleSettings(port=PORT), log)
@@ -125,7 +124,7 @@ async def start_beside(services: Services, log: Any) -> Console:
 
 
 def address_line(running: Console) -> str:
-    """Return the line that tells where a console is served, with the token, if it has made one."""
+    """Return the line with the address of a console, and with its token if it has made one."""
     token = f"/enter?token={running.own_token}" if running.own_token else ""
     return f"console: {running.address}{token}"
 
@@ -136,21 +135,16 @@ async def serve(config: Config, settings: ConsoleSettings) -> int:
 
     from holdfast.console.service import Console  # noqa: PLC0415
 
-    told, over, log = *signals(), structlog.get_logger()
+    asked, over, log = *signals(), structlog.get_logger()
     async with Services(config) as services:
         running = Console(services, settings, log)
         crashed = running.host.crashed
-        crashed.add_done_callback(lambda _: told.set())
+        crashed.add_done_callback(lambda _: asked.set())
         await running.start()
         output.say(address_line(running))
-        await told.wait()
+        await asked.wait()
         if crashed.done():
             log.error("console crashed", exc_info=crashed.result())
-        stopping, cut = asyncio.create_task(running.stop()), asyncio.create_task(over.wait())
-        await asyncio.wait((stopping, cut), return_when=asyncio.FIRST_COMPLETED)
-        cut.cancel()
-        if not stopping.done():
-            stopping.cancel()
+        if not await done_before(running.stop(), over):
             return exits.INTERRUPTED
-        stopping.result()
         return exits.FAILED if crashed.done() else exits.OK

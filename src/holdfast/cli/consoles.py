@@ -1,5 +1,5 @@
-"""Consoles that show the characters which a terminal obeys, and whose reader may have gone. Rich's own pass
-such characters on, and end the command as one that failed."""
+"""Consoles of Rich that escape control characters, and survive a closed pipe. Rich itself passes these
+characters on, and lets the command fail."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from holdfast.common.text import visible
 
 
 class VisibleConsole(Console):
-    """A console on which the characters of foreign texts are all seen."""
+    """A console that escapes control characters in texts."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render it, with an escape for each character that a terminal would obey."""
+        """Render with an escape for each control character."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
@@ -25,7 +25,7 @@ class OutputConsole(VisibleConsole):
     """The console of stdout."""
 
     def on_broken_pipe(self) -> None:
-        """End the command well, or go on."""
+        """End the command with success, or continue."""
         output.lose_reader()
 
 
@@ -33,5 +33,5 @@ class ErrorConsole(VisibleConsole):
     """The console of stderr."""
 
     def on_broken_pipe(self) -> None:
-        """Go on: the exit code tells what became of the command."""
+        """Continue: the exit code says whether the command succeeded."""
         output.discard(self.file)

@@ -1,8 +1,8 @@
 """``holdfast dev``: a node whose code is replaced whenever a file is saved.
 
-Only a fresh process is sure to have all of the new code, for modules hold on to what they imported from each
-other. So each save starts a fresh node. Once it has joined, the one before is told to end, and brings its
-streams there as it would to any node. Code that doesn't load ends nothing but the node that was to run it.
+Only a new process has all of the new code, because modules keep what they have imported from each other. So
+each save starts a new node. When it has joined, the node before moves its streams there and ends. Code that
+doesn't load ends only the node that should run it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from holdfast.config.settings import Config
 
 JOINED_CHECK_S = 0.1
-"""How often it is asked whether a fresh node has joined."""
+"""Seconds between two checks whether a new node has joined."""
 
 FRESH_SOURCES = {"PYTHONDONTWRITEBYTECODE": "1"}
-"""Byte code knows its source by size and second: of two saves in one second it could be that of the first."""
+"""Byte code is matched to its source by size and second, so a second save within one second could be
+missed."""
 
 
 def dev(
@@ -46,11 +47,12 @@ def dev(
     show_locals: bool = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Run a node while you write its code: saving a Python file replaces the code, and streams go on from
-    their checkpoints. Code that doesn't load is shown with its error, and the code before stays in use.
+    """Run a node while you write its code: saving a Python file replaces the code, and streams continue
+    from their checkpoints. Code that doesn't load is shown with its error, and the code before stays in
+    use.
 
-    A console runs beside it; its address is printed. Settings that are saved (holdfast.toml, .env) take
-    effect too. Ctrl-C ends it all.
+    A console runs beside it; its address is printed. Saved settings (holdfast.toml, .env) take effect too.
+    Ctrl-C ends both.
 
     ```
     holdfast dev myproject.streams:app
@@ -58,10 +60,10 @@ def dev(
     ```
 
     Args:
-        app: The app, MODULE:NAME, found from the working directory too.
-        watch: A further folder whose Python files count, besides the working directory.
-        console: Show the cluster in a browser too, on this machine.
-        show_locals: Tracebacks show the values of local variables, which may be secret.
+        app: The app, MODULE:NAME; the working directory is searched too.
+        watch: Another folder to watch for Python files, in addition to the working directory.
+        console: Also serve the console on this machine.
+        show_locals: Show the values of local variables in tracebacks. They may be secret.
     """
     import uvloop  # noqa: PLC0415
 
@@ -73,12 +75,12 @@ def dev(
 
 
 def _for_development(options: Options, *, show_locals: bool) -> Config:
-    """The settings in force, with a log for people. The log is kept as they say."""
+    """Return the settings with a log for people."""
     config = options.load()
     for name in ("port", "metrics_port"):
         if port := getattr(config, name):
             raise ConfigError(
-                f"{name} is {port}: while code is replaced two nodes run, which can't share a port; leave"
+                f"{name} is {port}: two nodes run while code is replaced, and can't share a port; leave"
                 f" {name} at 0, which takes a free one, such as by --set {name}=0"
             )
     tracebacks = "plain" if config.log_tracebacks == "none" else config.log_tracebacks
@@ -116,7 +118,7 @@ async def develop(
     from holdfast.cli.children import Launcher  # noqa: PLC0415
     from holdfast.config.sources import DOTENV, FILE  # noqa: PLC0415
 
-    told, over = signals()
+    asked_to_end, over = signals()
     files = ProjectFiles([Path(), *watch], [file or FILE, DOTENV], SystemClock())
     asked = settings()
     config = await _found(asked, place)
@@ -126,12 +128,12 @@ async def develop(
             code = NewestCode(services, Launcher(arguments, config, environment=FRESH_SOURCES), log)
             code.load()
             saved = asyncio.create_task(_follow(code, files, settings, asked, place, log))
-            await first_of(asyncio.wait((saved,)), told.wait())
-            if told.is_set():
+            await first_of(asyncio.wait((saved,)), asked_to_end.wait())
+            if asked_to_end.is_set():
                 saved.cancel()
             await first_of(code.stop(), over.wait())
             await code.kill()
-        if told.is_set():
+        if asked_to_end.is_set():
             return exits.INTERRUPTED if over.is_set() else exits.OK
         asked, config = saved.result()
 
@@ -144,11 +146,11 @@ async def _follow(
     place: str,
     log: Any,
 ) -> tuple[Config, Config]:
-    """Load the code whenever it was saved; returns the settings once they are others than ``asked`` and can
-    be used, and the same with what the registry tells."""
+    """Load the code after each save. Returns when usable settings other than ``asked`` were saved: these
+    settings, and the same completed from the registry."""
     while True:
         changed = await files.changed()
-        log.info("files have changed", files=changed)
+        log.info("files changed", files=changed)
         try:
             saved = settings()
             if saved.environment() != asked.environment():
@@ -157,25 +159,25 @@ async def _follow(
                 return saved, config
         except HoldfastError as error:
             _log_by(asked)
-            output.complain(f"{error}\nThe settings and the code as they were stay in use.")
+            output.complain(f"{error}\nThe settings and code before stay in use.")
             continue
         code.load()
 
 
 async def _found(config: Config, place: str) -> Config:
-    """Return the settings with what the registry tells of the app at ``place``."""
+    """Return the settings, completed from the registry for the app at ``place``."""
     return await discovered(config, lambda: load_app(place).name)
 
 
 async def _open(config: Config) -> None:
-    """Raise HoldfastError if these settings name a service that can't be used."""
+    """Raise HoldfastError if these settings name an unusable service."""
     async with Services(config) as services:
         services.coordinator(), services.state(), services.registry(), services.queue("any")
 
 
 class NewestCode:
-    """The node that runs the newest code which loads; one with newer code, until it has joined; and those
-    with older code, until they have ended."""
+    """The node with the newest code that loads, a node with newer code until it has joined, and nodes with
+    older code until they have ended."""
 
     def __init__(self, services: Services, launcher: Launcher, log: Any) -> None:
         self._services = services
@@ -187,14 +189,13 @@ class NewestCode:
         self._ending: set[asyncio.Task[None]] = set()
 
     def load(self) -> None:
-        """Start a node with the code as it is now. A node that has not joined yet is ended: its code is
-        older."""
+        """Start a node with the present code. A node that hasn't joined yet is ended."""
         if self._loading is not None:
             self._loading.cancel()
         self._loading = asyncio.create_task(self._load())
 
     async def stop(self) -> None:
-        """Have all nodes bring away their streams and end."""
+        """Drain and end all nodes."""
         self._current = None
         if self._loading is not None:
             self._loading.cancel()
@@ -202,7 +203,7 @@ class NewestCode:
         await asyncio.gather(*(node.stop() for node in self._nodes))
 
     async def kill(self) -> None:
-        """End at once what is left."""
+        """Kill the nodes that are left."""
         for node in self._nodes:
             node.kill()
         await asyncio.gather(*self._nodes.values())
@@ -228,11 +229,11 @@ class NewestCode:
             fresh.kill()
             raise
         if fresh.ended.is_set():
-            stays = "the code before stays in use" if self._current is not None else "no node runs"
-            self._log.error(f"this code can't be used; {stays} until a file is saved again")
+            in_use = "the code before" if self._current is not None else "none"
+            self._log.error("cannot load code", in_use=in_use, fix="correct it and save a file")
             return
         before, self._current = self._current, fresh
-        self._log.info("the code is in use")
+        self._log.info("code in use")
         if before is not None:
             stopping = asyncio.create_task(before.stop())
             self._ending.add(stopping)
@@ -242,7 +243,7 @@ class NewestCode:
         """Wait until the node is a member, or has ended for good."""
         while not await self._services.clock.wait(fresh.ended, JOINED_CHECK_S):
             names = {life.name for life in fresh.lives.values()}
-            with contextlib.suppress(HoldfastError):  # it waits for the coordinator as well
+            with contextlib.suppress(HoldfastError):  # the coordinator may be unavailable
                 if any(member.name in names for member in await self._services.coordinator().members()):
                     return
 
@@ -251,4 +252,4 @@ class NewestCode:
         del self._nodes[node]
         if node is self._current:
             self._current = None
-            self._log.error("the node has ended; none runs until a file is saved")
+            self._log.error("node ended, none runs")

@@ -34,11 +34,11 @@ from holdfast.config.legacy_names import ANY_BUCKET
 from holdfast.errors import ConfigError, HoldfastError, NoDatabase, OutcomeUnknown, Unavailable
 from holdfast.operate.survey import (
     PendingEffects,
-    archives_away,
-    nobody_s,
-    standing_still,
+    failing_archives,
+    node_report,
+    stalled_slots,
     stream_names,
-    what_waits,
+    undeclared_queues,
 )
 from holdfast.ports.coordinator import Member
 from holdfast.ports.objects import Objects
@@ -167,7 +167,7 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
     findings = [Finding("settings", "ok", f"sound; {changed} of them set, see `holdfast config show`")]
     findings += unknown_variables()
     findings += foreign_distribution()
-    findings += judge_machine(config)
+    findings += examine_machine(config)
     findings += _files(config)
     async with Services(config, reads_only=True) as services:
         app = None
@@ -195,7 +195,7 @@ def _files(config: Config) -> Iterable[Finding]:
             yield Finding("files", "warning", text, fix)
 
 
-def judge_machine(config: Config) -> Iterable[Finding]:
+def examine_machine(config: Config) -> Iterable[Finding]:
     machine = Machine()
     cores, memory_mb = machine.cores, machine.memory_bytes // MIB
     slots = config.slots + config.spare_slots
@@ -462,14 +462,14 @@ async def _nodes(services: Services) -> list[Finding]:
 async def _undeclared(services: Services, declared: Iterable[str]) -> Iterable[Finding]:
     """The queues that hold messages for nobody, where the service lists its queues."""
     told = {name for member in await services.coordinator().members() for name in member.load.queues}
-    strays = nobody_s({*await services.filled_queues()} - {*declared}, told)
+    strays = undeclared_queues({*await services.filled_queues()} - {*declared}, told)
     return [Finding("queues", "warning", text) for text in strays]
 
 
 async def _lacks(peer: Peer, member: Member) -> Iterable[Finding]:
     """The streams that a node can't run, the archives and targets that take nothing from it, and slots
     without progress."""
-    told = await what_waits(peer, member)
+    told = await node_report(peer, member)
     if isinstance(told, str):
         return []
     fix = "put right what the model's load says there; the node tries it again by itself"
@@ -480,16 +480,16 @@ async def _lacks(peer: Peer, member: Member) -> Iterable[Finding]:
     fix = "see that the service at the stream's `archive` can be reached from there, and takes objects"
     away = [
         Finding(f"archive of node {member.name}", "failed", text, fix, exits.FAILED)
-        for text in archives_away(member, told)
+        for text in failing_archives(member, told)
     ]
     fix = "see with `holdfast top` and `holdfast why` what runs there; lower its timeout_s, or raise slots"
     still = [
-        Finding(f"slots of node {member.name}", "warning", text, fix) for text in standing_still(member, told)
+        Finding(f"slots of node {member.name}", "warning", text, fix) for text in stalled_slots(member, told)
     ]
-    return [*lacks, *away, *still, *targets_away(member, told.effects)]
+    return [*lacks, *away, *still, *failing_targets(member, told.effects)]
 
 
-def targets_away(member: Member, pending: Iterable[PendingEffects]) -> Iterable[Finding]:
+def failing_targets(member: Member, pending: Iterable[PendingEffects]) -> Iterable[Finding]:
     """A finding for each target that takes no effects of streams on a node."""
     by_target: dict[str, list[PendingEffects]] = {}
     for effects in pending:

@@ -7,15 +7,14 @@ from holdfast.errors import ConfigError, Damaged, OutcomeUnknown, Unavailable, U
 OK = 0
 FAILED = 1
 USAGE = 2
-"""The command line, a setting or a file is wrong, or what a service holds is damaged; trying again doesn't
-help."""
+"""The command line, a setting or a file is wrong, or data is damaged. Trying again doesn't help."""
 UNREACHABLE = 3
-"""A service can't be reached; trying again may help."""
+"""A service can't be reached. Trying again may help."""
 INTERRUPTED = 130
 
 
 def code(error: BaseException) -> int:
-    """The exit code for an error."""
+    """Return the exit code for an error."""
     if isinstance(error, ConfigError | Damaged | UnsupportedStore):
         return USAGE
     return UNREACHABLE if isinstance(error, Unavailable | OutcomeUnknown) else FAILED

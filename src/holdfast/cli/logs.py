@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 LOOK_S = 0.3
-"""How often files are read on."""
+"""Seconds between two reads of the files."""
 
 
 async def logs(
@@ -36,8 +36,8 @@ async def logs(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Show what the nodes of this host have logged, by time. They keep their logs where the setting log_dir
-    says; without it, their logs are where systemd or another program keeps what they write to stderr.
+    """Show the logs of the nodes on this host, by time. Nodes write them to the setting log_dir; without
+    it, they are where systemd or another program keeps the stderr of nodes.
 
     ```
     holdfast logs --follow
@@ -45,12 +45,12 @@ async def logs(
     ```
 
     Args:
-        node: Only of this node, or of those whose names begin so.
+        node: Only of nodes whose names begin with this.
         key: Only about this stream (STREAM/KEY or the key alone), or about the task with this id.
-        level: Only of this level, or worse.
-        lines: Show so many of the last lines at first.
-        follow: Go on with what is added.
-        json: Print JSON lines, as they are in the files.
+        level: Only of this level or worse.
+        lines: Number of the last lines to begin with.
+        follow: Wait for new lines.
+        json: Print JSON lines, as in the files.
     """
     from holdfast.system.log_files import LogReader  # noqa: PLC0415
 
@@ -89,7 +89,7 @@ def _meant(node: str, key: str, level: str) -> Callable[[Event], bool]:
 
 
 def _printer() -> Callable[[Event], Any]:
-    """Prints events as nodes do on a terminal."""
+    """Return a function that prints events as nodes do on a terminal."""
 
     render = console_renderer(colors=sys.stdout.isatty())
 

@@ -6,16 +6,15 @@ import holdfast
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.redaction import redact_url
-from holdfast.operate.versions import VersionStanding, standing, told
+from holdfast.operate.versions import VersionStanding, standing, version_text
 from holdfast.wiring.services import Services
 
 
 async def migrate(*, contract: bool = False, json: Json = False, options: Options = DEFAULTS) -> int:
-    """Expand the tables in the databases of the settings, as a user who may make tables.
+    """Expand the tables in the databases of the settings, as a user with the right to make tables.
 
-    That adds what this version uses and nodes of the version before don't look at.
-
-    Nodes do it too, at their start, if their user may. Doing it again changes nothing.
+    That adds tables and columns of this version, which nodes of the version before ignore. Nodes do the
+    same at their start if their user has the right. A second run changes nothing.
 
     ```
     HOLDFAST_URL=postgresql://owner@db/app holdfast migrate
@@ -23,8 +22,8 @@ async def migrate(*, contract: bool = False, json: Json = False, options: Option
     ```
 
     Args:
-        contract: Also remove what only the version before uses, once all nodes run this one. There is no way
-            back to the version before then.
+        contract: Also remove tables and columns that only the version before uses, when all nodes run this
+            one. There is no way back then.
         json: Print JSON lines, one a database.
     """
     async with options.services() as services:
@@ -32,7 +31,7 @@ async def migrate(*, contract: bool = False, json: Json = False, options: Option
         if contract:
             if others := await _others(services):
                 output.complain(
-                    f"not contracted: {', '.join(others)}; only {holdfast.__version__} may run then. Replace"
+                    f"not contracted: {', '.join(others)}; only {holdfast.__version__} may run. Replace"
                     " these nodes first"
                 )
                 return exits.FAILED
@@ -47,14 +46,14 @@ async def migrate(*, contract: bool = False, json: Json = False, options: Option
         else:
             output.say(f"{shown}: up to date")
     if not done and not json:
-        output.say("nothing to do: these services make what they need when they are first used")
+        output.say("nothing to do: these services make their data when they are first used")
     return exits.OK
 
 
 async def _others(services: Services) -> list[str]:
     """The living nodes of other versions."""
     return [
-        f"node {member.name} runs {told(member.load.version)}"
+        f"node {member.name} runs {version_text(member.load.version)}"
         for member in await services.coordinator().members()
         if not member.foreign and standing(member.load.version) is not VersionStanding.SAME
     ]

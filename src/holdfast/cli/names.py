@@ -1,5 +1,4 @@
-"""Names that a shell completes. The coordinator is asked while somebody types, so few are asked for, and
-the answer is not waited for long."""
+"""Names that a shell completes, read from the coordinator while the user types."""
 
 from __future__ import annotations
 
@@ -14,16 +13,16 @@ if TYPE_CHECKING:
     from holdfast.ports.coordinator import Member
 
 ANSWER_S = 2.0
-"""How long somebody who presses Tab waits for names."""
+"""Seconds to wait for names after Tab is pressed."""
 
 
 def stream_names(context: Any) -> list[str]:
-    """The streams that living nodes run."""
+    """Return the streams that living nodes run."""
     return _of_members(lambda member: member.load.serves)
 
 
 def node_names(context: Any) -> list[str]:
-    """The living nodes."""
+    """Return the names of living nodes."""
     return _of_members(lambda member: (member.name,))
 
 

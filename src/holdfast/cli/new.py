@@ -23,7 +23,7 @@ FILES = {
 
 
 def new(folder: Path, /) -> None:
-    """Write a project that runs: an app with a stream, a test of it, settings and a README, in a new folder.
+    """Write a project to start from: an app with a stream, a test, settings and a README, in a new folder.
 
     ```
     holdfast new meters
@@ -32,7 +32,7 @@ def new(folder: Path, /) -> None:
     ```
 
     Args:
-        folder: Where to write it; its last part is the project's name.
+        folder: The new folder; its last part is the project's name.
     """
     name = folder.name
     module = name.replace("-", "_")
@@ -40,9 +40,7 @@ def new(folder: Path, /) -> None:
     values = {"name": name, "module": module, "version": holdfast.__version__}
     try:
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-            raise ConfigError(
-                f"{folder} is there already, and nothing in it was changed; choose another name"
-            )
+            raise ConfigError(f"{folder} already exists and was not changed; choose another name")
         folder.mkdir(parents=True, exist_ok=True)
         for template, file in FILES.items():
             text = (TEMPLATES / template).read_text(encoding="utf-8")

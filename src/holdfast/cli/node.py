@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from holdfast.config.settings import Config
 
 FINAL = (exits.OK, exits.USAGE, exits.INTERRUPTED)
-"""Exit codes of a node that was told to end, or that another try can't help."""
+"""Exit codes of a node that isn't started again."""
 
 GARBAGE = (50_000, 20, 50)
-"""When Python looks for cycles. A node makes next to none, but holds thousands of messages: looked through as
-often as by default they take a fifth of its time."""
+"""Thresholds of Python's garbage collector. A node makes almost no cycles, but holds thousands of messages:
+with the default thresholds, collecting takes a fifth of its time."""
 
 ENDING_S = 5.0
-"""What a node's end may take beyond its drain."""
+"""Seconds that a node's end may take after its drain."""
 
 
 def run(
@@ -53,11 +53,11 @@ def run(
     console: bool = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Run a node until it is told to stop (SIGTERM, Ctrl-C): it then brings its streams to other nodes and
-    ends. A second signal ends it at once, which loses nothing.
+    """Run a node until SIGTERM or Ctrl-C. It then moves its streams to other nodes and ends. A second
+    signal ends it at once; nothing is lost.
 
-    With --nodes it runs so many nodes, each a process, and starts one anew when it dies. The nodes end with
-    the process that started them.
+    With --nodes, run several nodes, each in a process, and restart a node that dies. The nodes end with the
+    process that started them.
 
     ```
     holdfast node myproject.streams:app
@@ -66,15 +66,15 @@ def run(
     ```
 
     Args:
-        app: The app, MODULE:NAME, found from the working directory too.
+        app: The app, MODULE:NAME; the working directory is searched too.
         name: The node's name, for people (setting node_name).
         host: Address to listen on (setting host).
         port: Port to listen on (setting port).
-        advertise: Where other nodes reach this one (setting advertise).
-        slots: Child processes that run handlers (setting slots); with --nodes, of each node. Without it the
-            nodes share the cores.
-        nodes: Run so many nodes and keep them running.
-        console: Show the cluster in a browser too, on this machine, as `holdfast console` does.
+        advertise: Address at which other nodes reach this one (setting advertise).
+        slots: Child processes that run handlers (setting slots), for each node. By default the nodes
+            share the cores.
+        nodes: Number of nodes to run and keep running.
+        console: Also serve the console on this machine, as `holdfast console` does.
     """
     import structlog  # noqa: PLC0415
     import uvloop  # noqa: PLC0415
@@ -85,7 +85,7 @@ def run(
     if older := {
         setting.name: setting.source for setting in explain(config) if legacy_names.is_legacy(setting.source)
     }:
-        structlog.get_logger().info("older names count", **older)
+        structlog.get_logger().info("older setting names used", **older)
     if nodes is None:
         return uvloop.run(serve(app, config, with_console=console))
     return uvloop.run(supervise(app, config, nodes, options, with_console=console))
@@ -95,7 +95,7 @@ async def serve(place: str, config: Config, *, with_console: bool = False) -> in
     """Run one node of the app at ``place`` until a signal or a crash; returns the exit code."""
     import structlog  # noqa: PLC0415
 
-    told, over = signals()
+    asked, over = signals()
     config = with_own_name(config)
     keep_log(config)
     bound = structlog.get_logger().bind(node=config.node_name)
@@ -103,31 +103,28 @@ async def serve(place: str, config: Config, *, with_console: bool = False) -> in
     async with Services(config) as services, beside(services, bound, wanted=with_console):
         node = make_node(services, place)
         for missing in await look_for_queues(services, load_app(place)):
-            bound.warning(missing)
+            bound.warning("queue missing", error=missing)
         if trouble := await _look_at_state(services):
-            bound.warning("the state store does not answer yet", error=trouble)
-        await _tell_risks(services, bound)
+            bound.warning("state store unavailable", error=trouble)
+        await _log_risks(services, bound)
         crashed = node.host.crashed
         crashed.add_done_callback(lambda _: over.set())
         drained = asyncio.create_task(node.host.drain_requested.wait())
-        drained.add_done_callback(lambda _: told.set())
-        living, cut = asyncio.create_task(_live(node, told, bound)), asyncio.create_task(over.wait())
-        await asyncio.wait((living, cut), return_when=asyncio.FIRST_COMPLETED)
-        cut.cancel()
-        drained.cancel()
-        node.abandon()
+        drained.add_done_callback(lambda _: asked.set())
+        try:
+            ended = await done_before(_live(node, asked, bound), over)
+        finally:
+            drained.cancel()
+            node.abandon()
+            if crashed.done():
+                bound.error("node crashed", exc_info=crashed.result())
         if crashed.done():
-            bound.error("node crashed", exc_info=crashed.result())
-        if living.done():
-            living.result()
-            return exits.FAILED if crashed.done() else exits.OK
-        living.cancel()
-        await asyncio.wait((living,))
-        return exits.FAILED if crashed.done() else exits.INTERRUPTED
+            return exits.FAILED
+        return exits.OK if ended else exits.INTERRUPTED
 
 
 def keep_log(config: Config) -> None:
-    """Keep the log of this process in a file of its own, if the settings say so. Raises ConfigError."""
+    """Write the log of this process to its own file if the settings say so. Raises ConfigError."""
     if not config.log_dir:
         return
     from holdfast.system import log  # noqa: PLC0415
@@ -143,14 +140,14 @@ def keep_log(config: Config) -> None:
         )
     except OSError as error:
         raise ConfigError(
-            f"log_dir is {config.log_dir!r}, and no file can be written there: {error}"
+            f"log_dir is {config.log_dir!r}, but no file can be written there: {error}"
         ) from None
     log.write_to_file(file)
 
 
 async def _look_at_state(services: Services) -> str:
-    """Raise ConfigError if the state store won't serve this node, who would notice only once there are
-    messages; returns why it can't at present."""
+    """Raise ConfigError if the state store refuses this node, which else would notice only with its first
+    message. Returns the error of a store that is unavailable."""
     try:
         await services.state().results(0, 1)
     except ConfigError as error:
@@ -160,22 +157,20 @@ async def _look_at_state(services: Services) -> str:
     return ""
 
 
-async def _tell_risks(services: Services, log: Any) -> None:
-    """Say where the state store may forget what is committed, whose messages are deleted by then, and where
-    the queue may forget messages."""
-    with contextlib.suppress(HoldfastError):  # that it doesn't answer was said already
+async def _log_risks(services: Services, log: Any) -> None:
+    """Log settings of servers by which the state store may lose commits, or the queue messages."""
+    with contextlib.suppress(HoldfastError):  # an unavailable store was logged already
         for setting, risk in await services.risks():
-            text = (
-                "the queue may lose messages"
-                if setting == "queue_url"
-                else "the state store may lose commits"
-            )
-            log.warning(text, server=risk.server, risk=risk.text, fix=risk.fix)
+            found = {"server": risk.server, "risk": risk.text, "fix": risk.fix}
+            if setting == "queue_url":
+                log.warning("queue may lose messages", **found)
+            else:
+                log.warning("state store may lose commits", **found)
 
 
 @contextlib.asynccontextmanager
 async def beside(services: Services, log: Any, *, wanted: bool) -> AsyncIterator[None]:
-    """Run a console beside the block, if it is ``wanted``. Nodes outlive its crash."""
+    """Run a console beside the block if it is ``wanted``. Its crash doesn't end nodes."""
     if not wanted:
         yield
         return
@@ -183,7 +178,7 @@ async def beside(services: Services, log: Any, *, wanted: bool) -> AsyncIterator
 
     running = await console.start_beside(services, log)
     running.host.crashed.add_done_callback(
-        lambda crashed: log.error("the console crashed; nodes go on", exc_info=crashed.result())
+        lambda crashed: log.error("console beside nodes crashed", exc_info=crashed.result())
     )
     output.remark(console.address_line(running))
     try:
@@ -204,17 +199,13 @@ async def supervise(
 
     if count < 1:
         raise ConfigError(f"--nodes is {count}; run at least 1 node")
-    if count > 1 and config.port:
-        raise ConfigError(
-            f"port is {config.port} and --nodes is {count}: nodes can't share a port; leave port at 0, which"
-            " takes a free one for each, or run the nodes one by one"
-        )
-    if count > 1 and config.metrics_port:
-        raise ConfigError(
-            f"metrics_port is {config.metrics_port} and --nodes is {count}: nodes can't share a port; leave"
-            " metrics_port at 0, which takes a free one for each, or run the nodes one by one"
-        )
-    told, over = signals()
+    for name, port in (("port", config.port), ("metrics_port", config.metrics_port)):
+        if count > 1 and port:
+            raise ConfigError(
+                f"{name} is {port} and --nodes is {count}: nodes can't share a port; leave {name} at 0, which"
+                " takes a free one for each, or run the nodes one by one"
+            )
+    asked, over = signals()
     config = await discovered(config, lambda: load_app(place).name)
     names = [f"{config.node_name}-{number}" for number in range(1, count + 1)]
     keep_log(config)
@@ -231,7 +222,7 @@ async def supervise(
             drain_timeout_s=config.drain_timeout_s + ENDING_S,
         )
         await nodes.start()
-        await first_of(told.wait(), nodes.ended.wait())
+        await first_of(asked.wait(), nodes.ended.wait())
         await first_of(nodes.stop(), over.wait())
         nodes.kill()
         await nodes.ended.wait()
@@ -239,14 +230,15 @@ async def supervise(
 
 
 def with_own_name(config: Config) -> Config:
-    """The config of one node; unless told, its name is not that of another node of the host."""
+    """Return the config of one node. A default name gets a random suffix, so that it is unique on the
+    host."""
     if "node_name" in config.model_fields_set:
         return config
     return config.model_copy(update={"node_name": f"{config.node_name}-{secrets.token_hex(2)}"})
 
 
 def share_slots(config: Config, count: int) -> Config:
-    """The config of each of ``count`` nodes: together they take the slots that one would, unless told."""
+    """Return the config of each of ``count`` nodes: they share the default slots of one."""
     shared = {"slots": config.slots, "task_slots": config.task_slots}
     each = {
         name: max(1, value // count) for name, value in shared.items() if name not in config.model_fields_set
@@ -255,12 +247,12 @@ def share_slots(config: Config, count: int) -> Config:
 
 
 def signals() -> tuple[asyncio.Event, asyncio.Event]:
-    """Set by the first signal to end, and by the second."""
-    told, over = asyncio.Event(), asyncio.Event()
+    """Return two events: the first signal to end sets one, the second signal the other."""
+    asked, over = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: over.set() if told.is_set() else told.set())
-    return told, over
+        loop.add_signal_handler(number, lambda: over.set() if asked.is_set() else asked.set())
+    return asked, over
 
 
 async def first_of(*works: Coroutine[Any, Any, Any]) -> None:
@@ -273,22 +265,36 @@ async def first_of(*works: Coroutine[Any, Any, Any]) -> None:
         task.result()
 
 
-async def _live(node: Node, told: asyncio.Event, bound: Any) -> None:
+async def done_before(work: Coroutine[Any, Any, Any], over: asyncio.Event) -> bool:
+    """Return True once ``work`` is done. If ``over`` is set before, cancel it and return False."""
+    working, cut = asyncio.ensure_future(work), asyncio.ensure_future(over.wait())
+    await asyncio.wait((working, cut), return_when=asyncio.FIRST_COMPLETED)
+    cut.cancel()
+    if working.done():
+        working.result()
+        return True
+    working.cancel()
+    await asyncio.wait((working,))
+    return False
+
+
+async def _live(node: Node, asked: asyncio.Event, bound: Any) -> None:
+    """Run a node until it is ``asked`` to end."""
     starting = asyncio.ensure_future(node.start())
-    asking = asyncio.ensure_future(told.wait())
+    asking = asyncio.ensure_future(asked.wait())
     await asyncio.wait((starting, asking), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         await asyncio.wait((starting,), timeout=ENDING_S)
     asking.cancel()
     if not starting.done():
         starting.cancel()
-        bound.warning("node ended before it could join")
+        bound.warning("node ended before joining")
         return
     starting.result()
     gc.freeze()
     gc.set_threshold(*GARBAGE)
     bound.info("node runs")
-    await told.wait()
+    await asked.wait()
     bound.info("node drains")
     await node.stop()
     bound.info("node ended")

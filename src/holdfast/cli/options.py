@@ -1,4 +1,4 @@
-"""The options that every command takes: where the settings are, and how to change one."""
+"""Options of every command."""
 
 from __future__ import annotations
 
@@ -31,15 +31,12 @@ class Options:
     "Any setting, as NAME=VALUE; may be repeated. `holdfast config show` lists them."
 
     def load(self, *, logs: bool = True, **more: Any) -> Config:
-        """The config in force, ``more`` settings given first. Logging is set up by it, unless the command
-        logs nothing (``logs``)."""
+        """Return the config, with ``more`` settings first, and set up logging unless ``logs`` is false."""
         from holdfast.config.sources import load, unknown_variables  # noqa: PLC0415 - a page of help needs none
 
         overrides: dict[str, Any] = {"url": self.url}
         for item in self.set:
-            name, equals, value = item.partition("=")
-            if not equals:
-                raise ConfigError(f"--set {item!r} must be NAME=VALUE, such as --set ttl_s=10")
+            name, value = pair("--set", item, "ttl_s=10")
             overrides[name] = value
         overrides.update({name: value for name, value in more.items() if value is not None})
         config = load(overrides, self.config)
@@ -52,19 +49,27 @@ class Options:
 
         log.set_up(config.log_format, config.log_level, tracebacks=config.log_tracebacks)
         for variable, fix in unknown:
-            structlog.get_logger().warning("no such setting, and it does nothing", variable=variable, fix=fix)
+            structlog.get_logger().warning("unknown setting", variable=variable, fix=fix)
         return config
 
     def services(self, *, reads_only: bool = False) -> Services:
-        """The services of the config in force, to be used with ``async with``. With ``reads_only`` nothing is
-        made that is missing."""
+        """Return the services of the config, for ``async with``. With ``reads_only`` nothing missing is
+        made."""
         from holdfast.wiring.services import Services  # noqa: PLC0415
 
         return Services(self.load(), reads_only=reads_only)
 
     def file_arguments(self) -> list[str]:
-        """The same config file for another command."""
+        """Return arguments with the same config file for another command."""
         return [] if self.config is None else ["--config", str(self.config)]
+
+
+def pair(option: str, text: str, example: str) -> tuple[str, str]:
+    """Return name and value of NAME=VALUE. Raises ConfigError."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ConfigError(f"{option} {text!r} must be NAME=VALUE, such as {option} {example}")
+    return name, value
 
 
 DEFAULTS = Options()

@@ -1,4 +1,4 @@
-"""Reading while a service is away: asked again until it answers, as nodes do."""
+"""Reads that are repeated while a service is unavailable."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from holdfast.system.retrying import may_repeat, retry_call
 T = TypeVar("T")
 
 PATIENCE_S = 15.0
-"""How long a command that ends by itself asks again: a restart or a fail-over is over by then."""
+"""Seconds for which a command repeats a read: longer than a restart or a fail-over takes."""
 
 PAUSES = Backoff(0.1, 2.0)
 
 
 class ReadPatience:
-    """Reads that ride out a service which is silent: for ``PATIENCE_S``, or for ``ever``. People are told
-    of each outage once, on stderr."""
+    """Repeats reads while a service is unavailable: for ``PATIENCE_S``, or for ``ever``. Each outage is
+    reported once, on stderr."""
 
     def __init__(self, clock: Clock, *, ever: bool = False) -> None:
         self._clock = clock
         self._ever = ever
 
     async def read(self, call: Callable[[], Awaitable[T]]) -> T:
-        """The answer of a call that may be repeated. Raises what it raises for good, or for too long."""
+        """Return the answer of a call that may be repeated. Raises its permanent error, or the last one."""
         give_up_at, errors = self._clock.monotonic() + PATIENCE_S, list[Exception]()
 
         def failed(error: Exception) -> None:
@@ -36,10 +36,10 @@ class ReadPatience:
             if late or not may_repeat(error):
                 raise error
             if not errors:
-                output.complain(f"no answer yet, asking again: {redact(str(error))}")
+                output.complain(f"no answer yet, trying again: {redact(str(error))}")
             errors.append(error)
 
         answer = await retry_call(call, self._clock, PAUSES, failed)
         if errors:
-            output.complain("answered again")
+            output.complain("there is an answer again")
         return answer

@@ -22,7 +22,7 @@ async def query(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Ask a stream a question, which its handler's `query()` answers from the last commit. Nothing changes.
+    """Query a stream: its handler's `query()` answers from the last commit. Nothing changes.
 
     ```
     holdfast query sites/gate
@@ -30,9 +30,9 @@ async def query(
     ```
 
     Args:
-        request: The question, as JSON; null if it is left out.
-        timeout_s: How long to wait for the answer.
-        json: Print the answer with the epoch and the number of the commit that it is of.
+        request: The query, as JSON; null by default.
+        timeout_s: Seconds to wait for the answer.
+        json: Print the answer with the epoch and number of its commit.
     """
     stream, plain = output.split_key(key)
     asked = _json(request)
@@ -41,11 +41,11 @@ async def query(
             services.coordinator(), services.caller(), services.clock, stream, plain, asked, timeout_s
         )
     value = answer.value
-    told = output.body(value, "answer") if isinstance(value, bytes) else {"answer": value}
+    shown = output.body(value, "answer") if isinstance(value, bytes) else {"answer": value}
     if json:
-        output.json_line({**told, "epoch": answer.epoch, "number": answer.number})
+        output.json_line({**shown, "epoch": answer.epoch, "number": answer.number})
     else:
-        output.json_line(next(iter(told.values())))
+        output.json_line(next(iter(shown.values())))
 
 
 def _json(request: str | None) -> Any:

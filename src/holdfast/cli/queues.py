@@ -9,13 +9,13 @@ from cyclopts import App, Parameter
 from holdfast.assembly.checks import check_app, queues_of
 from holdfast.assembly.loading import load_app
 from holdfast.cli import exits, output
-from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.cli.options import DEFAULTS, Json, Options, pair
+from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.ports.queue_setup import Made
 
-app = App(name="queues", help="The queues of an app, where the service wants them made.")
+app = App(name="queues", help="The queues of an app, for services that need them made.")
 
 
 @app.command
@@ -29,8 +29,8 @@ async def create(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Make the queues of each stream and type of task, and those for their dead letters, or set right what
-    isn't as it should be. Doing it again changes nothing.
+    """Make the queues of all streams and types of tasks, with queues for dead letters, or correct existing
+    ones. A second run changes nothing.
 
     ```
     holdfast queues create myproject.streams:app
@@ -39,12 +39,12 @@ async def create(
 
     Args:
         tag: Tag for every queue, as NAME=VALUE; may be repeated.
-        encrypt: Ask for encryption at rest with the service's own keys, which AWS gives new queues anyway.
+        encrypt: Encrypt at rest with the service's own keys, as AWS does for new queues anyway.
         kms_key: Encrypt with this key: an id, an alias or an ARN.
         json: Print JSON lines, one a queue.
     """
     output.go_on_unread()
-    tags = dict(map(_tag, tag))
+    tags = dict(pair("--tag", each, "team=video") for each in tag)
     async with options.services() as services:
         declared = load_app(place)
         check_app(services, declared)
@@ -64,11 +64,11 @@ async def create(
                 code = code or exits.code(error)
                 continue
             for each in made:
-                _tell(name, each, json=json)
+                _show(name, each, json=json)
         return code
 
 
-def _tell(name: str, made: Made, *, json: bool) -> None:
+def _show(name: str, made: Made, *, json: bool) -> None:
     if json:
         output.json_line(
             {
@@ -82,10 +82,3 @@ def _tell(name: str, made: Made, *, json: bool) -> None:
     else:
         changed = f" ({', '.join(made.changed)})" if made.changed else ""
         output.say(f"{name}: {made.name} {made.action}{changed}")
-
-
-def _tag(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise ConfigError(f"--tag {text!r} must be NAME=VALUE, such as --tag team=video")
-    return name, value

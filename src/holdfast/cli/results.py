@@ -31,9 +31,9 @@ async def results(
 ) -> None:
     """Print committed results as JSON lines, in the order of their commits.
 
-    Each line has a `cursor`; go on from the last one with --after, and no result that is still kept
-    is missed. A result is identified by `stream`, `key` and `name`. A store that is away is asked again:
-    with --follow for ever.
+    Each line has a `cursor`: continue after the last one with --after, and no kept result is missed. A
+    result is identified by `stream`, `key` and `name`. Reads of an unavailable store are repeated, with
+    --follow for ever.
 
     ```
     holdfast results --stream detect --limit 10
@@ -41,11 +41,11 @@ async def results(
     ```
 
     Args:
-        after: Cursor to go on from.
+        after: Cursor after which to continue.
         stream: Only results of this stream.
-        follow: Wait for more instead of ending.
-        limit: End after so many.
-        json: Changes nothing: what it prints is JSON lines anyway.
+        follow: Wait for more results instead of ending.
+        limit: End after this number of results.
+        json: No effect: the output is always JSON lines.
     """
     async with Services(options.load(), reads_only=not follow) as services:
         state, patience = services.state(), ReadPatience(services.clock, ever=follow)
@@ -64,7 +64,7 @@ async def results(
 
 
 def record(logged: Logged) -> dict[str, Any]:
-    """A result as a JSON record."""
+    """Return a result as a JSON record."""
     stream, key = output.split_key(logged.key)
     return {
         "cursor": logged.cursor,

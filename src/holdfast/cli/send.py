@@ -19,12 +19,13 @@ from holdfast.cli.names import StreamName
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.survey import warn_of_undeclared
 from holdfast.common.codec import decode_plain
+from holdfast.common.text import counted
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 
 READ_BYTES = 1 << 20
-"""What is read, checked and sent at a time, at most."""
+"""The most bytes that are read, checked and sent at a time."""
 
 
 async def send(
@@ -44,8 +45,8 @@ async def send(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Send a message to a stream, or with --lines many: the body is the argument, or what is in the file, or
-    else what comes on standard input.
+    """Send a message to a stream, or many with --lines. The body is the argument, the file, or standard
+    input.
 
     ```
     holdfast send readings '{"meter": "m0", "number": 0, "kwh": 0.5}'
@@ -59,13 +60,13 @@ async def send(
         body: The message, as JSON.
         file: Read the body from this file; `-` is standard input.
         lines: Each line is a message of its own.
-        key: The stream's key, where the body doesn't say it.
-        seq: The message's place in its stream, where the body doesn't say it.
-        run: Its run, where the body doesn't say it.
-        raw: The body is raw bytes, no JSON: key, seq and run go beside it.
-        message_id: In a stream without seqs: of the messages with the same id one is handled.
-        delay_s: It is not delivered before so many seconds have passed.
-        app: MODULE:NAME of the app that declares the stream: messages are checked before they are sent.
+        key: The stream's key, if it isn't in the body.
+        seq: The message's place in its stream, if it isn't in the body.
+        run: The message's run, if it isn't in the body.
+        raw: The body is raw bytes, not JSON; give key, seq and run as options.
+        message_id: In a stream without seqs: one message with this id is handled.
+        delay_s: Seconds before the message is delivered.
+        app: MODULE:NAME of the app that declares the stream, to check messages before they are sent.
         json: Print JSON.
     """
     if body is not None and file is not None:
@@ -95,13 +96,13 @@ async def send(
     if json:
         output.json_line({"stream": stream, "sent": sent})
     else:
-        output.say(f"{sent} {'message' if sent == 1 else 'messages'} sent to {stream}")
+        output.say(f"{counted(sent, 'message')} sent to {stream}")
 
 
 @contextlib.contextmanager
 def _opened(body: str | None, file: Path | None) -> Iterator[io.BytesIO | io.RawIOBase]:
-    """Open the source of the body, or of its lines: the text itself, a file, or standard input. It has no
-    buffer, for who ends would wait for the lock of that while another thread reads."""
+    """Open the source of the body or of the lines: the argument, a file, or standard input. It is
+    unbuffered: an ending process would wait for the lock of a buffer that another thread reads."""
     if body is not None:
         yield io.BytesIO(body.encode())
     elif file is None or file == Path("-"):
@@ -118,7 +119,7 @@ def _opened(body: str | None, file: Path | None) -> Iterator[io.BytesIO | io.Raw
 
 
 def _lines(source: io.BytesIO | io.RawIOBase) -> Iterator[list[bytes]]:
-    """The lines that have come so far, again and again, until the source ends."""
+    """Yield the new lines each time, until the source ends."""
     begun = b""
     while data := source.read(READ_BYTES):
         *whole, begun = (begun + data).split(b"\n")
@@ -131,7 +132,7 @@ def _lines(source: io.BytesIO | io.RawIOBase) -> Iterator[list[bytes]]:
 async def _send_lines(
     producer: StreamProducer, message: Callable[[bytes], StreamMessage], lines: list[bytes], before: int
 ) -> int:
-    """Send the lines that aren't empty; returns how many. If one can't be sent none is."""
+    """Send the lines that aren't empty; returns their number. If one can't be sent, none is."""
     outgoing = []
     for line in filter(bytes.strip, lines):
         try:
@@ -147,6 +148,6 @@ def _json(data: bytes) -> msgspec.Raw:
         decode_plain(data)
     except ValueError as error:
         raise InvalidMessage(
-            f"the body can't be read: {error}; quote it for the shell, or say --raw"
+            f"the body can't be read: {error}; quote it for the shell, or give --raw"
         ) from None
     return msgspec.Raw(data)

@@ -27,7 +27,7 @@ async def status(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Show nodes, queues and streams: who owns what, how far it is, what waits and for what.
+    """Show nodes, queues and streams: owners, progress, and what streams wait for.
 
     ```
     holdfast status
@@ -37,10 +37,10 @@ async def status(
     ```
 
     Args:
-        app: Also show the queues of this app, MODULE:NAME; those of living nodes are shown in any case.
+        app: Also show the queues of this app, MODULE:NAME. Queues of living nodes are always shown.
         stream: Only these streams.
-        limit: Streams shown in the table, those that stand still first.
-        watch: Go on, once a second: in place on a terminal, else one block after the other.
+        limit: The most streams in the table; parked and waiting ones come first.
+        watch: Refresh every second: in place on a terminal, else as one block after the other.
         json: Print one JSON object.
     """
     # A page of help needs no node.
@@ -59,10 +59,10 @@ async def status(
             output.json_line(found.plain()) if json else output.console().print(render(found, limit))
         elif json:
 
-            async def tell() -> None:
+            async def print_line() -> None:
                 output.json_line((await patience.read(look)).plain())
 
-            await output.again(services.clock, tell, REFRESH_S)
+            await output.again(services.clock, print_line, REFRESH_S)
         else:
 
             async def draw() -> RenderableType:

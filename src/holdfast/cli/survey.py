@@ -1,4 +1,4 @@
-"""The text that ``holdfast status`` shows to people."""
+"""The output of ``holdfast status`` for people."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from holdfast.wiring.services import Services
 
 
 def render(found: Survey, limit: int) -> Group:
-    """A survey for people, with fewer columns where all don't fit."""
+    """Return a survey for people, with fewer columns on a narrow terminal."""
     narrow = output.is_narrow()
     calls = found.calls_per_message
     nodes = output.table(
-        f"Nodes: {len(found.nodes)}" + (f", {calls:.3f} calls a message" if calls else ""),
-        ["name", "address", "streams", "slots", "handled", "calls a message", "", "membership"],
+        f"Nodes: {len(found.nodes)}" + (f", {calls:.3f} calls per message" if calls else ""),
+        ["name", "address", "streams", "slots", "handled", "calls per message", "", "membership"],
         [
             [
                 node.name,
@@ -32,7 +32,7 @@ def render(found: Survey, limit: int) -> Group:
             for node in found.nodes
         ],
         narrow=narrow,
-        dropped=("address", "calls a message", "membership"),
+        dropped=("address", "calls per message", "membership"),
     )
     queues = output.table(
         f"\nQueues: {len(found.queues)}",
@@ -50,7 +50,7 @@ def render(found: Survey, limit: int) -> Group:
     more = f", the first {limit} shown" if len(found.streams) > limit else ""
     streams = output.table(
         f"\nStreams: {len(found.streams)}{more}",
-        ["stream", "key", "owner", "run", "seq", "done", "skipped", "quiet (s)", "to do", "waits"],
+        ["stream", "key", "owner", "run", "seq", "done", "skipped", "quiet (s)", "to do", "waiting for"],
         [
             [
                 entry.stream,
@@ -79,7 +79,7 @@ def render(found: Survey, limit: int) -> Group:
 
 
 async def warn_of_undeclared(services: Services, stream: str) -> None:
-    """Say so where nodes live, and none of them runs the stream. Nothing is made to find that out."""
-    async with Services(services.config, reads_only=True, expands=False) as looking:
-        if warning := await stream_warning(looking, stream):
+    """Warn if nodes live and none runs the stream. Nothing is made for this check."""
+    async with Services(services.config, reads_only=True, expands=False) as reader:
+        if warning := await stream_warning(reader, stream):
             output.complain(warning)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.operate.activity import Activity
 
 REFRESH_S = 2.0
-"""As often as nodes measure."""
+"""Seconds between two refreshes, as often as nodes measure."""
 
 FIGURE = {"load": "load", "rate": "rate", "time": "time_s", "lag": "lag_s", "waiting": "waiting"}
 
@@ -32,8 +32,8 @@ async def top(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Show which streams are busiest, which tasks run, and how busy nodes are, every two seconds. Only nodes
-    are asked: it costs queues and the state store nothing.
+    """Show the busiest streams, running tasks and the load of nodes, every two seconds. Only nodes are
+    asked, no queue and no state store.
 
     ```
     holdfast top
@@ -42,11 +42,11 @@ async def top(
     ```
 
     Args:
-        by: What counts: load (slots kept busy), rate (messages a second), time (for each message), lag (age
-            of the oldest message that waits at the node) or waiting (how many).
+        by: Order: load (busy slots), rate (messages per second), time (for each message), lag (age of the
+            oldest message that waits at the node) or waiting (messages that wait there).
         stream: Only these streams.
-        limit: Streams shown, and tasks.
-        times: End after showing so many times.
+        limit: The most streams and tasks to show.
+        times: End after this number of refreshes.
         json: Print JSON objects, one a line.
     """
     from holdfast.cli.patience import ReadPatience  # noqa: PLC0415
@@ -59,17 +59,17 @@ async def top(
         async def draw() -> RenderableType:
             return render(await patience.read(look))
 
-        async def tell() -> None:
+        async def print_line() -> None:
             output.json_line(await patience.read(look))
 
         if json:
-            await output.again(services.clock, tell, REFRESH_S, times)
+            await output.again(services.clock, print_line, REFRESH_S, times)
         else:
             await output.redraw(services.clock, draw, REFRESH_S, times)
 
 
 def render(found: Activity) -> RenderableType:
-    """Activity for people, with fewer columns where all don't fit."""
+    """Return activity for people, with fewer columns on a narrow terminal."""
     from rich.console import Group  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 

@@ -14,7 +14,7 @@ from holdfast.common.migrations import SchemaSteps, blocked_text
 from holdfast.common.protocol_versions import OUR_VERSIONS, no_common_version
 from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError, HoldfastError, UnsupportedStore
-from holdfast.operate.versions import OLDEST, VersionStanding, standing, told
+from holdfast.operate.versions import OLDEST, VersionStanding, standing, version_text
 from holdfast.ports.coordinator import Member
 from holdfast.wiring.services import Services
 
@@ -86,7 +86,7 @@ async def _database(
 
 
 def _node(member: Member) -> Finding:
-    check, version, speaks = f"node {member.name}", told(member.load.version), member.load.speaks
+    check, version, speaks = f"node {member.name}", version_text(member.load.version), member.load.speaks
     if OUR_VERSIONS.common(speaks) is None:
         text = f"runs {version}; {no_common_version(speaks, OUR_VERSIONS)}"
         fix = "bring it to a release between first; nodes of this version wait until it is gone"

@@ -1,8 +1,8 @@
 """Admission to a console: who may use it, and from which pages.
 
 A caller is found in this order: by its token (``Authorization: Bearer``, or the cookie of a browser that has
-entered with one), by the identity header of a proxy, or, on loopback without tokens, as anybody of this
-machine, who may only read. Each route says which right it needs, and a route that says none isn't served.
+entered with one), by the identity header of a proxy, or, on loopback without tokens, as a reader of this
+machine. Each route says which right it needs, and a route that says none isn't served.
 
 Browsers send cookies by themselves, and proxies their header. So a change that comes with one of them must
 come from a page of this console: ``Sec-Fetch-Site`` or ``Origin`` must say so, and the request must have the
@@ -48,7 +48,7 @@ class AccessSettings(NamedTuple):
 
     Attributes:
         anybody_reads: whether callers without a token may read; for loopback only.
-        names: the names of this server in ``Host``, besides addresses and names of loopback.
+        names: the names of this server in ``Host``, in addition to addresses and names of loopback.
         identity_header: the header in which a proxy says who calls; "" for none.
         proxies: the networks of the proxies that are believed.
         identity_rights: what those who come by a proxy may do.
@@ -98,7 +98,7 @@ class Admission:
         return routes
 
     def served_at(self, port: int, *, secure: bool) -> None:
-        """Note where the console is served: cookies don't tell the ports of one host apart."""
+        """Note the port of the console: browsers send a cookie to all ports of a host."""
         self.cookie, self.secure = f"holdfast-console-{port}", secure
 
     @web.middleware
@@ -128,7 +128,7 @@ class Admission:
         return not caller.token or self._tokens.by_digest(caller.token) is not None
 
     def enter(self, shown: str) -> Token | None:
-        """Return the token that somebody enters with, if it is one."""
+        """Return the token of this text, if it is one."""
         return self._tokens.find(shown)
 
     # --- who calls
@@ -155,10 +155,10 @@ class Admission:
         header = self._settings.identity_header
         if not header:
             return None
-        told = request.headers.getall(header, [])
-        if len(told) != 1 or not told[0].strip() or not self._is_proxy(request.remote or ""):
+        names = request.headers.getall(header, [])
+        if len(names) != 1 or not names[0].strip() or not self._is_proxy(request.remote or ""):
             return None
-        return told[0].strip()[:200]
+        return names[0].strip()[:200]
 
     def _is_proxy(self, address: str) -> bool:
         try:

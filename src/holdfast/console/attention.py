@@ -1,5 +1,4 @@
-"""The attention that a console gets. What it knows of the cluster is kept fresh while somebody looks, and
-costs next to nothing while nobody does."""
+"""Paces a console: it reads the cluster often while it is watched, and rarely while it isn't."""
 
 from __future__ import annotations
 
@@ -10,11 +9,11 @@ from holdfast.console.events import Events
 from holdfast.ports.clock import Clock
 
 LOOKS_S = 15.0
-"""For how long after a request somebody is taken to look."""
+"""Seconds after a request for which the console counts as watched."""
 
 
 class Attention:
-    """Tells the loops of a console how soon they should look again."""
+    """Paces the loops of a console."""
 
     def __init__(self, events: Events, clock: Clock) -> None:
         self._events = events
@@ -24,17 +23,17 @@ class Attention:
 
     @property
     def watched(self) -> bool:
-        """True if somebody looks."""
+        """True while pages are open or were just requested."""
         return len(self._events) > 0 or self._clock.monotonic() - self._asked_at < LOOKS_S
 
     def asked(self) -> None:
-        """Note a request. If nobody had been looking, all loops look at once."""
+        """Note a request. If the console wasn't watched, all loops read at once."""
         if not self.watched:
             self._woken.set()
         self._asked_at = self._clock.monotonic()
 
     async def pause(self, watched_s: float, idle_s: float) -> None:
-        """Wait until it is time to look again: ``idle_s`` is for as long as nobody looks."""
+        """Wait ``watched_s``; or while the console isn't watched, up to ``idle_s``."""
         if self.watched:
             await self._clock.sleep(watched_s)
             return

@@ -1,8 +1,9 @@
-"""The audit log: who wanted what changed, and what came of it.
+"""The audit log: who changed what, and the outcome.
 
 An entry is written before an action, with its intent, and again after it, with its outcome. If the entry
-can't be written, the action isn't done. An entry without an outcome tells of a console that ended, or lost
-the registry, in the middle. Entries are documents of the registry, so all consoles of a cluster share them.
+can't be written, the action isn't done. An entry without an outcome means that the console ended, or lost
+the registry, during the action. Entries are documents of the registry, so all consoles of a cluster share
+them.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ KEEP_S = 90 * 86_400.0
 KEEP_MOST = 2_000
 TRIM_EVERY_S = 3_600.0
 TEXT_MAX = 500
-"""The most characters of a text in an entry: what a caller names may be long."""
+"""The most characters of a text in an entry."""
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One action. ``at`` and ``ended_at`` are wall times. ``outcome`` is empty until the action has ended;
-    then it is ``done`` or ``failed``, and ``text`` says what came of it."""
+    """One action. ``at`` and ``ended_at`` are wall times. ``outcome`` is empty until the action has ended,
+    then ``done`` or ``failed`` with a ``text``."""
 
     at: float
     who: str
@@ -43,14 +44,14 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Audited:
-    """An action under way. What is put in ``text`` becomes the entry's."""
+    """An action in progress. Its ``text`` becomes that of the entry."""
 
     def __init__(self) -> None:
         self.text = ""
 
 
 class AuditLog:
-    """The audit log of a cluster, in its registry. ``log`` is told of each action too, unless it is None."""
+    """The audit log of a cluster, in its registry. ``log`` gets each action too, unless it is None."""
 
     def __init__(self, registry: Registry, clock: Clock, log: Any | None) -> None:
         self._registry = registry
@@ -61,7 +62,7 @@ class AuditLog:
     async def doing(
         self, who: str, action: str, subject: str, details: Mapping[str, object] | None = None
     ) -> AsyncIterator[Audited]:
-        """Note the intent before the block, and the outcome after it. Raises what the registry raises before
+        """Write the intent before the block, and the outcome after it. Raises errors of the registry before
         the block begins."""
         entry = AuditEntry(
             at=self._clock.wall(),
@@ -86,14 +87,14 @@ class AuditLog:
             )
             if self._log is not None:
                 self._log.info(
-                    "an operator's action",
+                    "operator action performed",
                     who=entry.who,
                     action=action,
                     subject=entry.subject,
                     outcome=outcome,
                     text=ended.text,
                 )
-            with contextlib.suppress(HoldfastError):  # the log has it, and the entry says that it began
+            with contextlib.suppress(HoldfastError):  # the entry has the intent, and the log the outcome
                 version = document.version if document is not None else 0
                 await self._registry.put(name, msgspec.json.encode(ended), version)
 
@@ -111,7 +112,7 @@ class AuditLog:
                 await self._registry.drop(document.name, document.version)
 
     async def keep_trimmed(self) -> None:
-        """Trim the log now and then, until cancelled."""
+        """Trim the log every hour, until cancelled."""
         while True:
             await self.trim()
             await self._clock.sleep(TRIM_EVERY_S)

@@ -1,4 +1,4 @@
-"""Things that are read or made once for all who ask for the same one at about the same time."""
+"""Values that are read once for all callers that ask at about the same time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class _Read(NamedTuple, Generic[T]):
 
 
 class SharedReads(Generic[T]):
-    """Reads each thing once for all who ask for it meanwhile, and for ``kept_s`` after that. Keeps ``most``
-    of them, and no failure."""
+    """Reads each value once for all that ask meanwhile, and keeps it for ``kept_s``. Keeps up to ``most``
+    values, and no failures."""
 
     def __init__(self, now: Callable[[], float], kept_s: float, most: int) -> None:
         self._now = now
@@ -31,11 +31,11 @@ class SharedReads(Generic[T]):
         self._reads: OrderedDict[Hashable, asyncio.Future[_Read[T]]] = OrderedDict()
 
     async def get(self, name: Hashable, read: Callable[[], Awaitable[T]]) -> T:
-        """Return the thing of this name, which ``read`` reads if there is none."""
+        """Return the value of this name; ``read`` reads it if there is none."""
         future = self._reads.get(name)
         if future is None or self._is_over(future):
             future = asyncio.ensure_future(self._timed(read))
-            future.add_done_callback(_failed)  # whoever asked may be gone by then
+            future.add_done_callback(_failed)  # the caller may be gone by then
             self._reads[name] = future
             self._reads.move_to_end(name)
             while len(self._reads) > self._most:
@@ -43,7 +43,7 @@ class SharedReads(Generic[T]):
         return (await asyncio.shield(future)).value
 
     def clear(self) -> None:
-        """Forget all, after something has changed. Who asks from now on isn't given what is being read."""
+        """Forget all values after a change, those that are being read too."""
         self._reads.clear()
 
     async def _timed(self, read: Callable[[], Awaitable[T]]) -> _Read[T]:
@@ -51,14 +51,14 @@ class SharedReads(Generic[T]):
         return _Read(value, self._now())
 
     def _is_over(self, future: asyncio.Future[_Read[T]]) -> bool:
-        """Return True if a read has failed, or what it gave was kept for long enough."""
+        """Return True if a read has failed or its value is too old."""
         if not future.done():
             return False
         return _failed(future) or self._now() - future.result().at >= self.kept_s
 
 
 class PartCache(SharedReads[str]):
-    """Keeps parts of pages for a second, or until there is news."""
+    """Keeps parts of pages for a second, or until something changes."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock.monotonic, PART_KEPT_S, PARTS_MAX)

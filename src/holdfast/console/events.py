@@ -1,8 +1,7 @@
-"""News for browsers, by server-sent events.
+"""Notifications for browsers, by server-sent events.
 
-A stream of events tells which topics have changed, never what has changed: the browser then loads the parts
-of its page that show them. A stream that can't be written as fast as topics change gets the latest state of
-each topic, so what waits for it never grows beyond one entry a topic.
+An event names a topic that has changed; the browser then loads the parts of its page that show the topic.
+For a browser that reads slowly, at most one event for each topic waits.
 """
 
 from __future__ import annotations
@@ -20,34 +19,33 @@ from holdfast.ports.clock import Clock
 
 STREAMS_MAX = 256
 BEAT_S = 15.0
-"""After how long without news a stream gets a line, so that proxies and browsers know that it lives."""
+"""Seconds without events after which a stream gets a line, so that proxies keep it open."""
 
 LOOK_S = 2.0
-"""How often a stream looks whether its caller may still read."""
+"""Seconds between two checks whether callers may still read."""
 
 WRITE_S = 10.0
-"""How long a browser may take to read what was written."""
+"""Seconds that a browser has to read what was written."""
 
 SEND_BYTES = 16 * 1024
-"""How much the kernel keeps of what a browser has not read yet. Without this it would be megabytes: hours of
-news, which a browser that reads no more would hold here all that time."""
+"""Send buffer of the kernel. By default a browser that has stopped reading would hold megabytes here."""
 
 RETRY_MS = (1_000, 5_000)
 PAUSE_S = 1.0
-"""The shortest pause between news. What changes meanwhile is told together: with many open pages it is the
-number of writes that takes time."""
+"""Shortest pause between two rounds of events, in seconds. Changes in between are sent together, because the
+number of writes is what takes time."""
 
 PAUSE_PER_STREAM_S = 0.02
-"""How much longer that pause becomes with each stream: many open pages together ask no more than this."""
+"""Seconds by which each open stream makes that pause longer, so that many pages together ask no more."""
 
 
 class EventStream:
     """One browser's stream of events.
 
     Attributes:
-        waiting: the revision of each topic that has yet to be written.
-        woken: set when something waits or the stream is to end.
-        writing: whether bytes are on their way that the browser has yet to read.
+        waiting: the revision of each topic whose event isn't written yet.
+        woken: set when an event waits or the stream should end.
+        writing: whether the browser still has to read bytes.
     """
 
     def __init__(self, caller: Caller, transport: asyncio.Transport | None = None) -> None:
@@ -62,19 +60,19 @@ class EventStream:
             kernel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
 
     def put(self, topics: Iterable[str], text: str) -> None:
-        """Have the stream tell that topics have this revision."""
+        """Add events for topics with this revision."""
         self.waiting |= dict.fromkeys(topics, text)
         self.woken.set()
 
     def end(self) -> None:
-        """End it: in good order, or at once if its browser doesn't read what is being written."""
+        """End the stream: in good order, or at once if its browser doesn't read."""
         self.closed = True
         self.woken.set()
         if self.writing:
             self.cut()
 
     def cut(self) -> None:
-        """Close the connection without writing the rest, for which nobody else would wait."""
+        """Close the connection without writing the rest."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -90,9 +88,9 @@ class Events:
     """All streams of events of one console.
 
     Attributes:
-        most: how many streams may be open at once.
-        streams: the open streams, in the order in which they came.
-        on_news: called each time before browsers are told, who load at once what has changed.
+        most: the most open streams.
+        streams: the open streams in order of their beginning.
+        on_news: called before events are sent, because browsers load the changed parts at once.
     """
 
     def __init__(self, access: Admission, clock: Clock, *, most: int = STREAMS_MAX) -> None:
@@ -102,26 +100,26 @@ class Events:
         self.on_news: list[Callable[[], None]] = []
         self.streams: dict[EventStream, None] = {}
         self._changed: dict[str, None] = {}
-        self._told_at = -math.inf
-        self._telling: asyncio.TimerHandle | None = None
+        self._sent_at = -math.inf
+        self._timer: asyncio.TimerHandle | None = None
         self._revision = 0
 
     def __len__(self) -> int:
         return len(self.streams)
 
     def publish(self, *topics: str) -> None:
-        """Tell that topics have changed: at once, or together with others after a pause."""
+        """Send events for changed topics: at once, or together with others after a pause."""
         self._changed |= dict.fromkeys(topics)
         pause_s = max(PAUSE_S, len(self.streams) * PAUSE_PER_STREAM_S)
-        wait_s = self._told_at + pause_s - self._clock.monotonic()
+        wait_s = self._sent_at + pause_s - self._clock.monotonic()
         if wait_s <= 0 or not self.streams:
-            self._tell()
-        elif self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(wait_s, self._tell)
+            self._send()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._send)
 
-    def _tell(self) -> None:
-        self._rest()
-        self._told_at = self._clock.monotonic()
+    def _send(self) -> None:
+        self._cancel_timer()
+        self._sent_at = self._clock.monotonic()
         self._revision += 1
         changed, self._changed = self._changed, {}
         for prepare in self.on_news:
@@ -129,26 +127,26 @@ class Events:
         for stream in self.streams:
             stream.put(changed, str(self._revision))
 
-    def _rest(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def look(self) -> None:
-        """End the streams of callers who may not read any more."""
+        """End the streams of callers that may no longer read."""
         for stream in self.streams:
             if not self._access.still(stream.caller):
                 stream.end()
 
     async def watch(self) -> None:
-        """Look again and again, until cancelled."""
+        """Check the rights of callers again and again, until cancelled."""
         while True:
             await self._clock.sleep(LOOK_S)
             self.look()
 
     def close(self) -> None:
         """End all streams."""
-        self._rest()
+        self._cancel_timer()
         for stream in self.streams:
             stream.end()
 
@@ -156,7 +154,10 @@ class Events:
         """Answer a request with a stream of events."""
         if len(self.streams) >= self.most:
             raise RequestRefused(
-                503, "unavailable", "Not now", f"all of {self.most} streams of events are in use; come again"
+                503,
+                "unavailable",
+                "Not now",
+                f"all {self.most} streams of events are in use; try again later",
             )
         stream = EventStream(caller_of(request), request.transport)
         self.streams[stream] = None
@@ -178,13 +179,13 @@ class Events:
                     await stream.write(response, ":\n\n")
                     continue
                 stream.woken.clear()
-                news, stream.waiting = stream.waiting, {}
-                told = "".join(f"event: {topic}\ndata: {text}\n\n" for topic, text in news.items())
-                await stream.write(response, told)
+                waiting, stream.waiting = stream.waiting, {}
+                events = "".join(f"event: {topic}\ndata: {text}\n\n" for topic, text in waiting.items())
+                await stream.write(response, events)
             async with asyncio.timeout(WRITE_S):
                 await response.write_eof()
         except (ConnectionError, TimeoutError):
-            stream.cut()  # whoever serves the request would wait for its rest to be read, without end
+            stream.cut()  # else aiohttp would wait without end for the browser to read
         finally:
             self.streams.pop(stream, None)
         return response

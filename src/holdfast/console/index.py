@@ -1,9 +1,9 @@
-"""All streams of a cluster, in memory: the pages of a console search, sort and page here, and ask no store.
+"""All streams of a cluster, in memory: the console searches, sorts and pages here.
 
 Stores list streams by key only, and only nodes know what a stream waits for. So the index reads all claims
-once and is told of changes; it reads checkpoints page by page, at a pace that takes a small share of a
-processor, and begins again at the end; and nodes tell what waits there. So what it tells of a stream is as
-old as the last round, which it says.
+once and then follows their changes. It reads checkpoints page by page, again and again, at a pace that
+takes a small share of a processor. Nodes report what waits there. Data of a stream is as old as the last
+round (``age_s``).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
+from holdfast.common.text import counted
 from holdfast.console.attention import Attention
 from holdfast.console.life import SeenOpening, StreamEvents, on
 from holdfast.errors import HoldfastError
@@ -28,20 +29,19 @@ from holdfast.streams.waiting_streams import TOLD_AFTER_S, StreamWait
 
 PAGE = 500
 SHARE_WATCHED, SHARE_IDLE = 0.05, 0.003
-"""The share of the time that the reading of checkpoints may take, while somebody looks and while nobody
-does."""
+"""Share of the time for reading checkpoints: while the console is watched, and else."""
 
 ROUND_WATCHED_S, ROUND_IDLE_S = 1.0, 60.0
-"""The shortest pause between two rounds."""
+"""Shortest pause between two rounds, in seconds: while the console is watched, and else."""
 
 CLAIMS_S = 300.0
-"""After how long all claims are read again, in case that a change was never told."""
+"""Seconds after which all claims are read again, because a change may have been missed."""
 
 ORDERS_MAX = 16
-"""How many orders are kept, of those that were asked for last."""
+"""Sorted lists that are kept, of the latest questions."""
 
 ORDER_S = 5.0
-"""How long an order is used after the index has changed."""
+"""Seconds for which a sorted list is used after the index has changed."""
 
 Sort = Literal["key", "owner", "done", "skipped", "quiet", "lag", "waits"]
 Standing = Literal["all", "parked", "waiting", "effects", "unowned"]
@@ -50,17 +50,16 @@ STANDINGS: tuple[Standing, ...] = get_args(Standing)
 
 
 class IndexedStream(msgspec.Struct, gc=False):
-    """A stream, as the index knows it. ``key`` is the full key, ``member`` the membership that has claimed
-    it, ``at`` the wall time of its last commit, and ``timer_at`` that at which its next timer is due.
-    ``opener`` is the name of the node that has opened it, if a node did and its name is known. That opening
-    was seen to stand at the wall times ``since`` and ``until``. ``number`` counts its commits, as the store
-    has answered at the wall time ``told_at``."""
+    """A stream in the index. ``key`` is the full key, ``member`` the membership that has claimed it, ``at``
+    the wall time of its last commit, and ``timer_at`` that of its next timer. ``opener`` is the name of the
+    node that has opened it, if known; that opening was seen at the wall times ``since`` and ``until``.
+    ``number`` counts its commits, as read at the wall time ``read_at``."""
 
     key: str
     member: str = ""
     epoch: int = 0
     number: int = 0
-    told_at: float = 0.0
+    read_at: float = 0.0
     run: int | None = None
     seq: int | None = None
     done: int = 0
@@ -76,7 +75,7 @@ class IndexedStream(msgspec.Struct, gc=False):
 
 
 class FoundStreams(NamedTuple):
-    """A page of streams: how many were found, and those from ``offset`` on."""
+    """A page of streams from ``offset`` on, and the number of all that match."""
 
     total: int
     offset: int
@@ -84,7 +83,7 @@ class FoundStreams(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question for streams: for which of them, and in which order. ``text`` is a part of the full key."""
+    """A search for streams, and the order of the result. ``text`` is a part of the full key."""
 
     text: str = ""
     stream: str = ""
@@ -103,14 +102,14 @@ class StreamIndex:
     """The index. ``members`` returns the living members by id.
 
     Attributes:
-        waits: what streams wait for, by full key, as their owners tell.
-        runs: messages that have been at work for a while, by full key.
+        waits: the waits of streams by full key, as their owners report them.
+        runs: messages that handlers have been working on for a while, by full key.
         effects: effects that no target has taken, by full key.
-        lags: how far streams are behind, by full key. Those that are not aren't in it.
-        others: claims that are not of streams, by full key.
+        lags: the lags of streams that are behind, by full key.
+        others: claims of products, by full key.
         parked: the full keys of parked streams.
-        life: what was seen to happen to streams.
-        read_at: when the last whole round ended, by the monotonic clock; None before the first.
+        life: the events of streams.
+        read_at: the monotonic time at which the last whole round ended; None before the first.
     """
 
     def __init__(
@@ -134,8 +133,8 @@ class StreamIndex:
         """All streams in order of key; None after some were added or forgotten."""
         self._orders: OrderedDict[Question, _Order] = OrderedDict()
         self._claims_at: float | None = None
-        self._told: set[str] | None = None
-        """The keys of the claims that have changed since all are being read; None while they aren't."""
+        self._changed: set[str] | None = None
+        """The keys of claims that have changed during the present read of all claims; else None."""
         self._round = 0
         self.revision = 0
         self.waits: dict[str, StreamWait] = {}
@@ -145,26 +144,19 @@ class StreamIndex:
         self.others: dict[str, Claim] = {}
         self.parked: dict[str, None] = {}
         self.names: dict[str, int] = {}
-        """How many streams there are of each name."""
+        """The number of streams of each name."""
         self.read_at: float | None = None
 
     def __len__(self) -> int:
         return len(self._streams)
 
     def get(self, key: str) -> IndexedStream | None:
-        """Return what is known of a stream."""
+        """Return a stream, if it is known."""
         return self._streams.get(key)
 
     def owner(self, stream: IndexedStream) -> Member | None:
         """Return the living member that owns a stream."""
         return self._members().get(stream.member)
-
-    def standing(self, key: str) -> str:
-        """Return what a stream waits for, or what it has worked at for a while, in words."""
-        waits, work = self.waits.get(key), self.runs.get(key)
-        if waits is not None:
-            return waits.sentence
-        return work.sentence if work is not None else ""
 
     def owned(self, member: str) -> list[str]:
         """Return the full keys of the streams that a membership has claimed."""
@@ -176,19 +168,19 @@ class StreamIndex:
         return stream.member if stream is not None else ""
 
     def messages(self, key: str) -> int:
-        """Return how many messages the node of a stream holds for it, as far as it waits or is behind."""
-        told = self.lags.get(key) or self.waits.get(key)
-        return told.messages if told is not None else 0
+        """Return the messages that a node holds for a stream that waits or is behind; else 0."""
+        report = self.lags.get(key) or self.waits.get(key)
+        return report.messages if report is not None else 0
 
     @property
     def age_s(self) -> float | None:
         """The seconds since the last round of reading all checkpoints ended; None before the first."""
         return None if self.read_at is None else self._clock.monotonic() - self.read_at
 
-    # --- asked
+    # --- searched
 
     def find(self, question: Question, offset: int, limit: int) -> FoundStreams:
-        """Return a page of the streams that are asked for."""
+        """Return a page of the streams that match."""
         found = self._ordered(question)
         offset = max(0, min(offset, (len(found) - 1) // limit * limit))
         return FoundStreams(len(found), offset, found[offset : offset + limit])
@@ -206,8 +198,8 @@ class StreamIndex:
         return found
 
     def _chosen(self, question: Question) -> Iterable[IndexedStream]:
-        """Return the streams that are asked for, in order of key; few that stand out are found without a look
-        at all."""
+        """Return the streams that match, in order of key. The few parked or waiting ones are found without
+        a scan of all."""
         some: Iterable[IndexedStream] = self._all()
         few: dict[str, Iterable[str]]
         few = {"parked": self.parked, "waiting": self.waits, "effects": self.effects}
@@ -252,12 +244,12 @@ class StreamIndex:
                 found.sort(key=lambda stream: since.get(stream.key, -1.0), reverse=question.down)
         return found
 
-    # --- told
+    # --- events
 
     def claimed(self, claim: Claim) -> None:
         """Take a claim that has changed."""
-        if self._told is not None:
-            self._told.add(claim.key)
+        if self._changed is not None:
+            self._changed.add(claim.key)
         if not of_streams([claim]):
             if claim.member:
                 self.others[claim.key] = claim
@@ -290,31 +282,32 @@ class StreamIndex:
         return known.name if known is not None else ""
 
     def missed(self) -> None:
-        """Read all claims again in the next round: some changes may not have been told."""
+        """Have all claims read again in the next round: some changes may have been missed."""
         self._claims_at = None
 
     def left(self, member: str) -> None:
-        """Take that a member has left."""
+        """Take the end of a membership."""
         if self._reports.pop(member, None) is not None:
             self._merge()
         self.revision += 1
 
     def reported(self, reports: Mapping[str, NodeReport]) -> None:
-        """Take what nodes tell, by membership; of others, what they told before stays."""
+        """Take new reports by membership. The reports of other nodes stay."""
         for member, report in reports.items():
             for waits in report.waits:
                 self._note_wait(member, waits)
         members = self._members()  # some may have left since they were asked
-        self._reports = {m: told for m, told in {**self._reports, **reports}.items() if m in members}
+        known = self._reports | dict(reports)
+        self._reports = {member: report for member, report in known.items() if member in members}
         self._merge()
         self.revision += 1
 
     def _note_wait(self, member: str, waits: StreamWait) -> None:
-        """Note that a stream has waited for so long that its node logs it too."""
+        """Add an event for a stream that has waited so long that its node logs it too."""
         before = self.waits.get(waits.key)
         known_s = before.since_s if before is not None and before.kind == waits.kind else 0.0
         if waits.since_s < known_s:
-            known_s = 0.0  # it has begun anew
+            known_s = 0.0  # it is another wait
         if known_s < TOLD_AFTER_S <= waits.since_s and waits.kind != "parked":
             at = self._clock.wall() - waits.since_s
             text = f"waits for {waits.text}, on {self._name(member)}"
@@ -326,7 +319,7 @@ class StreamIndex:
         self.runs = {work.of: work for report in reports for work in report.works if work.message}
         for waits in self.waits.values():
             if waits.kind == "room" and waits.key not in self._streams:
-                self._add(waits.key)  # neither a claim nor a checkpoint tells of it
+                self._add(waits.key)  # it has neither a claim nor a checkpoint
         self.effects = {pending.key: pending for report in reports for pending in report.effects}
         self.lags = {lag.key: lag for report in reports for lag in report.lags}
 
@@ -343,33 +336,33 @@ class StreamIndex:
         now = self._clock.monotonic()
         if self._claims_at is None or now - self._claims_at >= CLAIMS_S:
             self._claims_at = now
-            told = self._told = set[str]()
+            changed = self._changed = set[str]()
             try:
                 claims = await self._coordinator.claims()
             except HoldfastError:
                 self._claims_at = None  # the next round tries again
                 raise
             finally:
-                self._told = None
-            self._take_claims(claims, told)
+                self._changed = None
+            self._take_claims(claims, changed)
         await self._read_checkpoints()
         self.read_at = self._clock.monotonic()
 
-    def _take_claims(self, claims: Iterable[Claim], told: Collection[str]) -> None:
-        """Take all claims as they were read. What was ``told`` of these keys meanwhile is newer."""
-        read = [claim for claim in claims if claim.key not in told]
+    def _take_claims(self, claims: Iterable[Claim], changed: Collection[str]) -> None:
+        """Take all claims as they were read. Those of ``changed`` keys are newer in the index."""
+        read = [claim for claim in claims if claim.key not in changed]
         known = {claim.key: claim.member for claim in of_streams(read)}
-        newer = {key: claim for key, claim in self.others.items() if key in told}
+        newer = {key: claim for key, claim in self.others.items() if key in changed}
         self.others = {claim.key: claim for claim in read if claim.key not in known} | newer
         for key, member in known.items():
             (self._streams.get(key) or self._add(key)).member = member
         for stream in self._streams.values():
-            if stream.member and stream.key not in known and stream.key not in told:
+            if stream.member and stream.key not in known and stream.key not in changed:
                 stream.member = ""
         self.revision += 1
 
     async def _read_checkpoints(self) -> None:
-        """Read one round of checkpoints, and forget the streams of which there is nothing any more."""
+        """Read one round of checkpoints, and forget streams that no longer exist."""
         self._round += 1
         after = ""
         while True:
@@ -395,13 +388,13 @@ class StreamIndex:
             self.revision += 1
 
     def take(self, point: Checkpoint, asked_at: float) -> None:
-        """Take a checkpoint as the store has answered, which was asked for it at a wall time. One that is
-        behind the known one is passed over, unless the store was asked after that: it has lost commits."""
+        """Take a checkpoint that was asked for at a wall time. One behind the known checkpoint is ignored,
+        unless it was asked for later: then the store has lost commits."""
         stream = self._streams.get(point.key) or self._add(point.key)
         stream.round = self._round
-        if (point.epoch, point.number) < (stream.epoch, stream.number) and asked_at < stream.told_at:
+        if (point.epoch, point.number) < (stream.epoch, stream.number) and asked_at < stream.read_at:
             return
-        stream.number, stream.told_at = point.number, self._clock.wall()
+        stream.number, stream.read_at = point.number, self._clock.wall()
         self._take_opening(stream, point, asked_at)
         if stream.epoch == point.epoch and stream.at == point.at and stream.parked == point.parked:
             return
@@ -420,7 +413,7 @@ class StreamIndex:
         self.revision += 1
 
     def _take_opening(self, stream: IndexedStream, point: Checkpoint, asked_at: float) -> None:
-        """Note between which times an opening was seen: since an answer, and until a question."""
+        """Note the times at which an opening was seen: since an answer, and until a question."""
         if point.epoch != stream.epoch:
             for ended in _seen(stream):
                 self.life.stood(ended)
@@ -435,23 +428,23 @@ class StreamIndex:
         return [*now, *self.life.openings(key)]
 
     def _note(self, stream: IndexedStream, point: Checkpoint) -> None:
-        """Note what has happened since the stream was read last. If it was opened meanwhile, it may have
+        """Add events for the changes since the last read. If the stream was opened meanwhile, they may have
         happened before that, on another node."""
-        said = []
+        texts = []
         node = stream.opener if point.epoch == stream.epoch else ""
-        at = point.at if point.at > stream.at else self._clock.wall()  # without a commit, nobody wrote when
+        at = point.at if point.at > stream.at else self._clock.wall()  # without a commit, no time is stored
         if point.epoch > stream.epoch:
             opened = f"opened{on(stream.opener)}, epoch {point.epoch}"
             self.life.add(point.key, at, opened, stream.opener)
         if point.skipped > stream.skipped:
-            more = point.skipped - stream.skipped
-            said.append(f"{more} {'message' if more == 1 else 'messages'} skipped or set aside{on(node)}")
+            skipped = counted(point.skipped - stream.skipped, "message")
+            texts.append(f"{skipped} skipped or set aside{on(node)}")
         if point.parked != stream.parked:
-            said.append(f"parked{on(node)}: {point.parked}" if point.parked else "free to run again")
+            texts.append(f"parked{on(node)}: {point.parked}" if point.parked else "resumed")
         run = point.log.run if point.log else None
         if stream.run is not None and run != stream.run:
-            said.append(f"run {run} began{on(node)}")
-        for text in said:
+            texts.append(f"run {run} began{on(node)}")
+        for text in texts:
             self.life.add(point.key, at, text, node)
 
     def _add(self, key: str) -> IndexedStream:
@@ -472,7 +465,7 @@ class StreamIndex:
 
 
 def _seen(stream: IndexedStream) -> list[SeenOpening]:
-    """Return the last opening of a stream, if it was seen by whom and for how long."""
+    """Return the last opening of a stream, if its node and its time are known."""
     if not stream.opener or stream.until < stream.since:
         return []
     return [SeenOpening(stream.key, stream.opener, stream.since, stream.until)]

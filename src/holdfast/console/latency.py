@@ -1,4 +1,4 @@
-"""The latency of messages from the queue to their commit, over a while, from what nodes tell."""
+"""The latency of messages from the queue to their commit, from the counts that nodes report."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from holdfast.cluster.timings import SHORT_S
 
 
 class Latency:
-    """The latency of messages between two looks. Nodes count since they began; what is new since the look
-    before is the difference. A node that is new tells nothing yet."""
+    """The latency of messages between two reports. Nodes count since their start, so new counts are
+    differences; a new node's first report counts nothing."""
 
     def __init__(self) -> None:
-        self._told: dict[str, Sequence[int]] = {}
+        self._reported: dict[str, Sequence[int]] = {}
         self._new = [0] * (len(SHORT_S) + 1)
 
-    def take(self, told: Mapping[str, Sequence[int]]) -> None:
-        """Take what nodes tell, by membership."""
-        for member, counts in told.items():
-            before = self._told.get(member)
+    def take(self, reports: Mapping[str, Sequence[int]]) -> None:
+        """Take the counts of nodes by membership."""
+        for member, counts in reports.items():
+            before = self._reported.get(member)
             if before is not None and len(counts) == len(before) == len(self._new):
                 self._new = [
                     new + max(0, now - then) for new, now, then in zip(self._new, counts, before, strict=True)
                 ]
-        self._told = {member: list(counts) for member, counts in told.items()}
+        self._reported = {member: list(counts) for member, counts in reports.items()}
 
     def quantiles(self, *shares: float) -> list[float | None]:
-        """Return the latencies, in seconds, that these shares of the messages since the last call don't
-        exceed, interpolated between the bounds; None if there was none."""
+        """Return the latencies in seconds that these shares of the messages since the last call don't exceed,
+        interpolated between the bounds; None without messages."""
         counts, self._new = self._new, [0] * len(self._new)
         total = sum(counts)
         return [_quantile(counts, share * total) if total else None for share in shares]

@@ -1,4 +1,4 @@
-"""The events of streams that a console has seen since it began: they were claimed, moved, parked, skipped."""
+"""The events of streams that a console has seen since its start: claimed, moved, parked, skipped."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ MOST = 20_000
 
 
 class StreamEvent(msgspec.Struct, frozen=True, gc=False):
-    """Something that happened to a stream, at a wall time; 0 where none is known. ``node`` is the name of the
-    node where it happened, or to which the stream came; empty where it isn't known."""
+    """An event of a stream at a wall time, or 0 if that is unknown. ``node`` is the node where it happened,
+    or to which the stream came; empty if unknown."""
 
     key: str
     at: float
@@ -21,8 +21,8 @@ class StreamEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class SeenOpening(msgspec.Struct, frozen=True, gc=False):
-    """An opening of a stream by a node, which was seen to stand at the wall times ``since`` and ``until``, so
-    that it stood between them too."""
+    """An opening of a stream by a node that was seen at the wall times ``since`` and ``until``, so that it
+    stood between them too."""
 
     key: str
     node: str
@@ -31,15 +31,15 @@ class SeenOpening(msgspec.Struct, frozen=True, gc=False):
 
 
 def node_at(openings: Iterable[SeenOpening], at: float) -> str:
-    """Return the node whose opening of a stream stood at a wall time. It is empty where none was seen both
-    before and after that time, as another one may have stood then, and where clocks differ so much that
-    several nodes may have had the stream."""
+    """Return the node whose opening of a stream stood at a wall time. It is empty if no opening was seen both
+    before and after that time, because another may have stood then, and if clocks differ so much that several
+    nodes may have had the stream."""
     nodes = {opening.node for opening in openings if opening.since <= at <= opening.until}
     return nodes.pop() if len(nodes) == 1 else ""
 
 
 def on(node: str) -> str:
-    """Return where something happened, as a part of a sentence; empty where that isn't known."""
+    """Return the node of an event as part of a sentence; empty if unknown."""
     return f" on {node}" if node else ""
 
 
@@ -51,11 +51,11 @@ class StreamEvents:
         self._openings: deque[SeenOpening] = deque(maxlen=most)
 
     def add(self, key: str, at: float, text: str, node: str = "") -> None:
-        """Note an event."""
+        """Add an event."""
         self._events.append(StreamEvent(key, at, text, node))
 
     def stood(self, opening: SeenOpening) -> None:
-        """Note an opening that has ended."""
+        """Add an opening that has ended."""
         self._openings.append(opening)
 
     def of(self, key: str) -> list[StreamEvent]:

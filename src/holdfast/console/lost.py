@@ -1,4 +1,4 @@
-"""The nodes that a console has seen end without a drain: when, and what has become of their streams."""
+"""Nodes that ended without a drain while the console ran, and where their streams are now."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Member
 
 KEPT_S = 3600.0
-"""For how long a lost node is shown."""
+"""Seconds for which a lost node is shown."""
 
 NODES_MAX = 200
-"""The most lost nodes that are remembered. A cluster that loses more has other worries than their list."""
+"""The most lost nodes that are kept."""
 
 
 class LostNode(msgspec.Struct, frozen=True):
-    """A node that ended without a drain, at the wall time ``at``. It had ``streams``: of these, ``elsewhere``
-    are on other nodes, and the rest on none."""
+    """A node that ended without a drain at the wall time ``at``. Of its ``streams``, ``elsewhere`` are on
+    other nodes now, and the rest on none."""
 
     name: str
     id: str
@@ -30,13 +30,13 @@ class LostNode(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """A sentence about what has become of its streams."""
+        """The whereabouts of its streams, in words."""
         if not self.streams:
             return "it had no streams"
         left = self.streams - self.elsewhere
         are = "is" if self.elsewhere == 1 else "are"
-        said = f"{self.elsewhere} of its {counted(self.streams, 'stream')} {are} on other nodes"
-        return f"{said}; {left} on none, until their next message" if left else said
+        found = f"{self.elsewhere} of its {counted(self.streams, 'stream')} {are} on other nodes"
+        return f"{found}; {left} on none, until their next message" if left else found
 
 
 class _Loss(msgspec.Struct, frozen=True):
@@ -47,8 +47,8 @@ class _Loss(msgspec.Struct, frozen=True):
 
 
 class LostNodes:
-    """The nodes that were lost within the last hour. ``members`` returns the living members by id, ``owned``
-    the full keys of the streams of a membership, and ``owner`` the membership that has claimed a stream."""
+    """The nodes that were lost within the last hour. ``members`` returns the living members, ``owned`` the
+    full keys of a membership's streams, and ``owner`` the membership that has claimed a stream."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class LostNodes:
         self._losses: dict[str, _Loss] = {}
 
     def left(self, member: Member) -> None:
-        """Take that a membership has ended, with the member as it was last known. Who tells it later may know
-        better that it drained."""
+        """Take the end of a membership, with the last known state of its member. A later report may know
+        that it was draining."""
         if member.foreign:
             return
         if member.load.draining:
@@ -77,7 +77,7 @@ class LostNodes:
                 del self._losses[next(iter(self._losses))]
 
     def all(self) -> Sequence[LostNode]:
-        """Return them, the last one first. A node that has joined again isn't lost."""
+        """Return the lost nodes, the last one first. A node that has joined again isn't lost."""
         now, living = self._clock.monotonic(), {member.id: member for member in self._members()}
         processes = {_process(member) for member in living.values()}
         self._losses = {key: loss for key, loss in self._losses.items() if now - loss.ended_at < KEPT_S}
@@ -96,7 +96,7 @@ class LostNodes:
 
 
 def lost_since(node: LostNode, now: float) -> str:
-    """Say how long ago a node was lost, and what has become of its streams."""
+    """Return in words how long ago a node was lost, and where its streams are."""
     return f"{node.name} ended without a drain {duration(now - node.at)} ago: {node.sentence}"
 
 

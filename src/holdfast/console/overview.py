@@ -1,4 +1,4 @@
-"""A cluster at a glance: nodes, queues, tasks, what products tell, what needs attention, the last hour."""
+"""The cluster at a glance: nodes, queues, tasks, tables of products, what needs attention, the last hour."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Literal
-from urllib.parse import quote
 
 import msgspec
 
@@ -21,9 +20,18 @@ from holdfast.console.index import StreamIndex
 from holdfast.console.latency import Latency
 from holdfast.console.lost import LostNodes, lost_since
 from holdfast.console.prometheus import Hour, PrometheusHistory
+from holdfast.console.rendering import count, quoted, stream_path
 from holdfast.errors import HoldfastError
 from holdfast.operate.products import StatusPart, StatusTable
-from holdfast.operate.survey import NodeReport, QueueStatus, nobody_s, troubles_of, untaken, what_waits
+from holdfast.operate.survey import (
+    NodeReport,
+    QueueStatus,
+    node_report,
+    node_troubles,
+    queue_status,
+    undeclared_queues,
+    unplaced_queues,
+)
 from holdfast.ports.coordinator import Member
 from holdfast.ports.state import Risk
 from holdfast.rules.tasks.task import State
@@ -33,27 +41,27 @@ from holdfast.wiring.services import Services
 NODES_S = (1.0, 30.0)
 QUEUES_S = (3.0, 60.0)
 REST_S = (5.0, 120.0)
-"""How often each is looked at, while somebody looks and while nobody does."""
+"""Seconds between two reads of nodes, queues and the rest: while the console is watched, and else."""
 
 HISTORY_S = (15.0, 120.0)
 RISKS_S = 300.0
 SAMPLE_S = 15.0
 SAMPLES = 240
-"""So the charts show an hour."""
+"""The samples of one hour, which the charts show."""
 
 LONG_S = 60.0
-"""Streams that wait for longer need attention, perhaps."""
+"""Seconds of waiting after which a stream may need attention."""
 
 AT_ONCE = 16
-"""How many queues are asked at once."""
+"""Queues that are read at the same time."""
 
 NEEDS_EACH = 5
-"""How many streams of each kind are named among what needs attention."""
+"""Streams of each kind that are named among what needs attention."""
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The cluster at one moment. ``handled_per_s`` is None where it can't be known. ``p50_s`` and ``p99_s``
-    are how long messages have taken lately from the queue to their commit, None if there was none."""
+    """The cluster at one moment. ``handled_per_s`` is None if it isn't known. ``p50_s`` and ``p99_s`` are the
+    times of recent messages from the queue to their commit; None without such messages."""
 
     handled_per_s: float | None
     waiting: int
@@ -64,8 +72,8 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A fact that an operator should act on. ``kind`` is ``bad`` if something stands still or may be lost.
-    ``command`` or ``link`` is the next step."""
+    """A fact that needs an operator's attention. ``kind`` is ``bad`` if something stands still or may be
+    lost. ``command`` or ``link`` is the next step."""
 
     kind: Literal["bad", "warn"]
     label: str
@@ -76,7 +84,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class TaskTotals(msgspec.Struct, frozen=True):
-    """The tasks of one app: of each type, how many are in each state."""
+    """The tasks of one app: how many of each type are in each state."""
 
     app: str
     types: dict[str, dict[str, int]]
@@ -91,18 +99,17 @@ class Overview:
     """The state of a cluster as a console knows it, without the streams.
 
     Attributes:
-        lost: the nodes that ended without a drain lately.
+        lost: the nodes that ended lately without a drain.
         queues: the queues by name.
-        knows_queues: whether the queues were looked at.
+        knows_queues: whether the queues were read once.
         tasks: the tasks of each app.
-        tables: what products tell.
-        troubles: what keeps streams from running, as nodes tell.
-        risks: what the settings of servers put at risk, each with the setting that names them.
+        tables: the tables of products.
+        troubles: problems of nodes, in words.
+        risks: data that the settings of servers put at risk, each with the setting that names the server.
         samples: the last hour, as this console has seen it.
-        hour: the last hour, as Prometheus has it; None where no Prometheus is set, or none answers.
-        prometheus_error: why it doesn't answer.
-        looked_at: when nodes were last looked at, and the coordinator told which there are, by the monotonic
-            clock.
+        hour: the last hour from Prometheus; None without one, or if it doesn't answer.
+        prometheus_error: the error of reading from Prometheus.
+        looked_at: the monotonic time of the last read of nodes from the coordinator.
     """
 
     def __init__(
@@ -129,7 +136,7 @@ class Overview:
         self._risks_at: float | None = None
         self.knows_queues = False
         self._latency = Latency()
-        self._heard = False
+        self._has_reports = False
         self._took: Sequence[float | None] = (None, None)
         self.queues: dict[str, QueueStatus] = {}
         self.tasks: list[TaskTotals] = []
@@ -151,92 +158,83 @@ class Overview:
 
     @property
     def age_s(self) -> float | None:
-        """The seconds since nodes were looked at; None if they never were."""
+        """The seconds since nodes were read; None before the first time."""
         return None if self.looked_at is None else self._clock.monotonic() - self.looked_at
 
     @property
     def waiting(self) -> int:
-        """The number of messages that wait in the queues that could be asked, without briefs."""
+        """The number of messages that wait in the queues that could be read, without briefs."""
         return sum(queue.ready + queue.delayed for queue in self.queues.values()) - self.briefs
 
     @property
     def briefs(self) -> int:
-        """The number of briefs that no program has read. They wait for no node."""
+        """The number of briefs that no program has read. They don't wait for nodes."""
         named = {brief_queue(app.app) for app in self.tasks}
         return sum(queue.ready + queue.delayed for name, queue in self.queues.items() if name in named)
 
     @property
     def dead(self) -> int:
-        """The number of dead letters in the queues that could be asked."""
+        """The number of dead letters in the queues that could be read."""
         return sum(queue.dead for queue in self.queues.values())
 
     @property
     def running(self) -> int:
-        """The number of tasks that run."""
+        """The number of running tasks."""
         return sum(app.total(State.RUNNING) for app in self.tasks)
 
     # --- looking
 
     async def look_at_nodes(self) -> None:
-        """Look at nodes and what waits there, until cancelled."""
+        """Read the reports of nodes again and again, until cancelled."""
         while True:
             await self.look_once_at_nodes()
             await self._attention.pause(*NODES_S)
 
     async def look_once_at_nodes(self) -> None:
-        """Ask the coordinator for the nodes, and each node for what waits there."""
+        """Read the nodes from the coordinator, and the report of each."""
         try:
             await self._view.refresh()
             refreshed = True
         except HoldfastError as error:
-            self._host.log.debug("could not read members", error=str(error))
+            self._host.log.debug("cannot read members", error=str(error))
             refreshed = False
         ours = [member for member in self._view.members.values() if not member.foreign]
-        told = await asyncio.gather(*(what_waits(self._host.peer, member) for member in ours))
-        asked = list(zip(ours, told, strict=True))
-        reports = {member.id: report for member, report in asked if isinstance(report, NodeReport)}
-        self.troubles = [trouble for member, report in asked for trouble in troubles_of(member, report)]
+        answers = await asyncio.gather(*(node_report(self._host.peer, member) for member in ours))
+        found = list(zip(ours, answers, strict=True))
+        reports = {member.id: report for member, report in found if isinstance(report, NodeReport)}
+        self.troubles = [trouble for member, report in found for trouble in node_troubles(member, report)]
         self._latency.take({member: report.took for member, report in reports.items()})
-        self._heard = True
+        self._has_reports = True
         self._index.reported(reports)
         if refreshed:
             self.looked_at = self._clock.monotonic()
         self._changed("overview", "streams")
 
     async def look_at_queues(self) -> None:
-        """Look at queues, until cancelled."""
+        """Read queues again and again, until cancelled."""
         while True:
             await self._look_at_queues()
             await self._attention.pause(*QUEUES_S)
 
     async def _look_at_queues(self) -> None:
-        told = {name for member in self._view.members.values() for name in member.load.queues}
+        run = {name for member in self._view.members.values() for name in member.load.queues}
         try:
             held = {*await self._services.queue_names()}
             filled = {*await self._services.filled_queues()}
         except HoldfastError:
-            held, filled = set(), set()  # each queue that is asked tells why
-        names = sorted({*told, *held, *filled, *self._index.names})
+            held, filled = set(), set()  # the status of each queue has the error
+        names = sorted({*run, *held, *filled, *self._index.names})
         found: dict[str, QueueStatus] = {}
         for start in range(0, len(names), AT_ONCE):
             some = names[start : start + AT_ONCE]
-            found |= dict(zip(some, await asyncio.gather(*map(self._queue, some)), strict=True))
+            statuses = await asyncio.gather(*(queue_status(self._services, name) for name in some))
+            found |= dict(zip(some, statuses, strict=True))
         self.queues, self.knows_queues = found, True
-        self.undeclared = [*nobody_s(filled, told), *untaken(found.values(), self.members)]
+        self.undeclared = [*undeclared_queues(filled, run), *unplaced_queues(found.values(), self.members)]
         self._changed("overview", "letters")
 
-    async def _queue(self, name: str) -> QueueStatus:
-        """One queue that can't be asked hides no other."""
-        try:
-            queue = self._services.queue(name)
-            depth = await queue.depth()
-        except HoldfastError as error:
-            return QueueStatus(name, error=redact(str(error)))
-        lag_s = depth.lag_s if queue.tells_lag else None
-        return QueueStatus(name, depth.ready, depth.in_flight, depth.delayed, depth.dead, lag_s)
-
     async def look_at_the_rest(self) -> None:
-        """Look at tasks, at what products tell and at risks, until cancelled."""
+        """Read tasks, tables of products and risks again and again, until cancelled."""
         while True:
             await self._look_at_tasks()
             await self._look_at_products()
@@ -246,7 +244,7 @@ class Overview:
                 try:
                     self.risks = await self._services.risks()
                 except HoldfastError as error:
-                    self._host.log.debug("could not look for risks", error=str(error))
+                    self._host.log.debug("cannot read risks", error=str(error))
             self._changed("overview", "tasks", "products")
             await self._attention.pause(*REST_S)
 
@@ -254,7 +252,7 @@ class Overview:
         try:
             apps = await self._services.task_apps()
         except HoldfastError as error:
-            self._host.log.debug("could not list the apps with tasks", error=str(error))
+            self._host.log.debug("cannot list apps with tasks", error=str(error))
             return
         self.tasks = [await self._tasks_of(app) for app in sorted(apps)]
 
@@ -264,8 +262,8 @@ class Overview:
         except HoldfastError as error:
             return TaskTotals(app, {}, redact(str(error)))
         types: dict[str, dict[str, int]] = {}
-        for (name, state), count in sorted(counts.items()):
-            types.setdefault(name, {})[state.value] = count
+        for (name, state), number in sorted(counts.items()):
+            types.setdefault(name, {})[state.value] = number
         return TaskTotals(app, types)
 
     async def _look_at_products(self) -> None:
@@ -277,14 +275,14 @@ class Overview:
             try:
                 table = await part.status(self._services, self.members, own)
             except HoldfastError as error:
-                self._host.log.debug("a product does not tell how it stands", error=str(error))
+                self._host.log.debug("cannot read the status of a product", error=str(error))
                 continue
             if table is not None and table.rows:
                 tables.append(table)
         self.tables = tables
 
     async def look_at_prometheus(self) -> None:
-        """Read the last hour from Prometheus, where one is set, until cancelled."""
+        """Read the last hour from Prometheus, if it is set, again and again until cancelled."""
         while self._prometheus is not None:
             try:
                 self.hour, self.prometheus_error = await self._prometheus.read(), ""
@@ -303,14 +301,14 @@ class Overview:
         """Add a sample for the charts, once the queues are known."""
         if not self.knows_queues:
             return
-        if self._heard:  # nodes are asked less often than this while nobody looks
-            self._heard, self._took = False, self._latency.quantiles(0.5, 0.99)
+        if self._has_reports:  # reports come less often than samples while the console isn't watched
+            self._has_reports, self._took = False, self._latency.quantiles(0.5, 0.99)
             self._per_s = self._rate()
         self.samples.append(Sample(self._per_s, self.waiting, self.dead, self.running, *self._took))
 
     def _rate(self) -> float | None:
-        """Return how many messages a second nodes have handled between the last two looks that were asked
-        for. None if there is no new look, or if no node was there at both."""
+        """Return the messages per second that nodes have handled between the last two reads. None without a
+        new read, or if no node was there both times."""
         before, before_at = self._handled, self._handled_at
         if self.looked_at is None or self.looked_at == before_at:
             return None
@@ -319,14 +317,14 @@ class Overview:
         stayed = self._handled.keys() & before.keys()  # nodes count since they began
         if before_at is None or (self._handled and not stayed):
             return None
-        more = sum(max(0, self._handled[member] - before[member]) for member in stayed)
-        return more / (self.looked_at - before_at)
+        count = sum(max(0, self._handled[member] - before[member]) for member in stayed)
+        return count / (self.looked_at - before_at)
 
     def _changed(self, *topics: str) -> None:
         self.revision += 1
         self._events.publish(*topics)
 
-    # --- telling
+    # --- what needs attention
 
     def needs(self) -> list[Need]:
         """Return what needs attention, the worst first."""
@@ -380,14 +378,14 @@ class Overview:
                 "warn",
                 "dead letters",
                 f"{_dead_letters_of(queue.dead)} of {queue.stream}",
-                f"/dead-letters?queue={_quoted(queue.stream)}",
+                f"/dead-letters?queue={quoted(queue.stream)}",
                 "Look at them",
             )
         if len(dead) > NEEDS_EACH:
             yield Need(
                 "warn",
                 "dead letters",
-                f"{len(dead) - NEEDS_EACH} more queues have some",
+                f"{len(dead) - NEEDS_EACH} more queues have dead letters",
                 "/dead-letters",
                 "All",
             )
@@ -403,7 +401,7 @@ class Overview:
     def _unable(self) -> Iterable[Need]:
         if self.looked_at is not None and not self._view.members:
             yield Need(
-                "bad", "no node", "No node lives: nothing is handled.", command="holdfast node MODULE:APP"
+                "bad", "no node", "No node is alive: nothing is handled.", command="holdfast node MODULE:APP"
             )
         for trouble in self.troubles[: 2 * NEEDS_EACH]:
             yield Need("bad", "node", trouble, command="holdfast doctor")
@@ -412,7 +410,10 @@ class Overview:
             yield Need("warn", "lost", lost_since(node, now), command="holdfast status")
         for queue in [queue for queue in self.queues.values() if queue.error][:NEEDS_EACH]:
             yield Need(
-                "bad", "queue", f"{queue.stream} can't be asked: {queue.error}", command="holdfast doctor"
+                "bad",
+                "queue",
+                f"queue {queue.stream} can't be read: {queue.error}",
+                command="holdfast doctor",
             )
         for text in self.undeclared[:NEEDS_EACH]:
             yield Need("warn", "no node", text, command="holdfast status")
@@ -427,17 +428,8 @@ class Overview:
             yield Need(kind, "risk", f"{setting}{where}: {risk.text}. {risk.fix}", command="holdfast doctor")
 
 
-def stream_path(key: str) -> str:
-    """Return the path of the page of a stream, by its full key."""
-    return f"/stream?key={_quoted(key)}"
-
-
-def _dead_letters_of(count: int) -> str:
-    return f"{count:,} dead {'letter' if count == 1 else 'letters'}".replace(",", "\u202f")
-
-
-def _quoted(text: str) -> str:
-    return quote(text, safe="")
+def _dead_letters_of(number: int) -> str:
+    return f"{count(number)} dead {'letter' if number == 1 else 'letters'}"
 
 
 def _named(

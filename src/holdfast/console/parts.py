@@ -29,12 +29,12 @@ class ConsoleParts:
         services: the cluster's services.
         host: clock, log and background tasks.
         view: the living nodes.
-        audit: every change is done within ``audit.doing``.
-        events: tells browsers which topics have changed.
+        audit: the audit log; every change is done within ``audit.doing``.
+        events: the events for browsers.
         attention: call ``asked`` in each page that shows what the cluster does.
         index: all streams.
-        cache: parts of pages that many ask for.
-        life: what was seen to happen to streams.
+        cache: parts of pages, for many requests.
+        life: the events of streams.
     """
 
     services: Services

@@ -1,4 +1,4 @@
-"""The last hour, from Prometheus: what was before this console began, and what other consoles see too."""
+"""The last hour from Prometheus, which also covers the time before this console's start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR_S, STEP_S = 3600.0, 15.0
 POINTS = int(HOUR_S / STEP_S)
 TIMEOUT_S = 5.0
 ANSWER_BYTES_MAX = 1 << 20
-SAID_MAX = 200
+ERROR_MAX = 200
 
 QUERIES = {
     "handled_per_s": "sum(rate(holdfast_handled_total{%s}[2m]))",
@@ -30,10 +30,10 @@ QUERIES = {
     "dead": 'sum(max by (queue) (holdfast_queue_messages{state="dead", %s}))',
     "running": "sum(holdfast_tasks_running{%s})",
 }
-"""What is asked for each chart. ``%s`` stands for the labels by which this cluster is chosen."""
+"""The query for each chart. ``%s`` stands for the labels that choose this cluster."""
 
 Hour = Mapping[str, Sequence[float | None]]
-"""The values of each chart, the oldest first; None where there is none."""
+"""The values of each chart, oldest first; None for a gap."""
 
 
 class _Series(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ _decode = msgspec.json.Decoder(_RangeAnswer).decode
 
 
 class PrometheusHistory:
-    """Asks one Prometheus. ``token`` is shown to it and to nobody else; ``labels`` choose this cluster."""
+    """A client of one Prometheus. Only that server gets ``token``; ``labels`` choose this cluster."""
 
     def __init__(self, url: str, token: str, labels: str, clock: Clock) -> None:
         self._url = f"{url.rstrip('/')}/api/v1/query_range"
@@ -63,7 +63,7 @@ class PrometheusHistory:
 
     @classmethod
     def of(cls, config: Config, clock: Clock) -> Self | None:
-        """Return the one that a config names; None if it names none."""
+        """Return the client for the Prometheus of a config; None without one."""
         if not config.prometheus_url:
             return None
         token = config.prometheus_token
@@ -82,7 +82,7 @@ class PrometheusHistory:
                 describe_http_error(error) if str(error) else f"no answer in {TIMEOUT_S:g} s"
             ) from None
         except ValueError:  # its text may have the token in it
-            raise self._away("a request with this token can't be sent; has it a line end?") from None
+            raise self._away("the token can't be sent; does it contain a line end?") from None
 
     async def _series(self, session: aiohttp.ClientSession, expr: str, end: float) -> Sequence[float | None]:
         asked = {
@@ -102,14 +102,14 @@ class PrometheusHistory:
             answer = _decode(data)
             values = _placed(answer, end)
         except (msgspec.DecodeError, ValueError, RecursionError):
-            raise self._away(f"it answers {response.status}, and not as Prometheus does") from None
+            raise self._away(f"it answers {response.status} in another format than Prometheus") from None
         if response.status != 200:
-            raise self._away(f"it answers {response.status}: {answer.error[:SAID_MAX]}")
+            raise self._away(f"it answers {response.status}: {answer.error[:ERROR_MAX]}")
         return values
 
     def _away(self, why: str) -> Unavailable:
-        advice = "see prometheus_url, prometheus_token and prometheus_labels"
-        return Unavailable(redact(f"Prometheus can't be asked: {why}; {advice}"))
+        advice = "check prometheus_url, prometheus_token and prometheus_labels"
+        return Unavailable(redact(f"Prometheus can't be read: {why}; {advice}"))
 
 
 def _placed(answer: _RangeAnswer, end: float) -> Sequence[float | None]:

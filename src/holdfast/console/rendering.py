@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 import msgspec
@@ -66,6 +67,7 @@ class Renderer:
             "rate": rate,
             "pretty": pretty,
             "place": place,
+            "stream_path": stream_path,
         }
         self.environment.globals |= {
             "asset": assets.path,
@@ -98,7 +100,7 @@ class Renderer:
         return html_response(html, status)
 
     def note(self, identity: str, text: str, *, failed: bool = False) -> None:
-        """Keep what the page says at the top that is loaded with ``?notice=`` and this identity."""
+        """Keep the notice at the top of the page that is loaded with ``?notice=`` and this identity."""
         self._notices[identity] = ("failed" if failed else "done", text)
         while len(self._notices) > NOTICES_MAX:
             self._notices.popitem(last=False)
@@ -143,17 +145,17 @@ def html_response(html: str, status: int = 200) -> web.Response:
 
 
 def count(value: float) -> str:
-    """A number with its thousands apart."""
+    """Return a number with a space between thousands."""
     return f"{value:,.0f}".replace(",", "\u202f")
 
 
 def rate(value: float) -> str:
-    """A number a second."""
+    """Return a number per second."""
     return count(value) if value >= 100 else f"{value:.1f}" if value else "0"
 
 
 def span(seconds: float | None) -> str:
-    """A length of time for people."""
+    """Return a length of time for people."""
     if seconds is None:
         return "—"
     value = max(0.0, seconds)
@@ -164,7 +166,7 @@ def span(seconds: float | None) -> str:
 
 
 def moment(at: float) -> Markup | str:
-    """A wall time in UTC, to the second. The script of the pages tells it in the reader's zone too."""
+    """Return a wall time in UTC, to the second. The script of the pages shows it in the reader's zone."""
     if not at:
         return "—"
     try:
@@ -175,16 +177,25 @@ def moment(at: float) -> Markup | str:
 
 
 def size(value: float) -> str:
-    """A number of bytes for people."""
+    """Return a number of bytes for people."""
     for unit, length in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= length:
             return f"{value / length:.1f}\u00a0{unit}"
     return f"{value:.0f}\u00a0B"
 
 
+def quoted(text: str) -> str:
+    """Return a text for the query of an address."""
+    return quote(text, safe="")
+
+
+def stream_path(key: str) -> str:
+    """Return the path of the page of a stream, by its full key."""
+    return f"/stream?key={quoted(key)}"
+
+
 def place(name: str) -> str:
-    """The identity of a message in its stream, without the zeros that a stored seq begins with, or the name
-    of a timer."""
+    """Return the place of a message in its stream without leading zeros, or the name of a timer."""
     if is_timer_name(name):
         return f"timer {Place.named(name).timer}"
     run, colon, seq = name.partition(":")
@@ -196,8 +207,8 @@ PARSED_MAX, SHOWN_MAX = 256 * 1024, 20_000
 
 
 def pretty(data: bytes) -> str:
-    """A body as it can be read: JSON with indents, text, or the beginning of other bytes in hexadecimal. A
-    long one is cut, and says so."""
+    """Return a body for people: JSON with indents, text, or the beginning of other bytes in hexadecimal. A
+    long one is cut, with a note."""
     try:
         text = data[:PARSED_MAX].decode()
     except UnicodeDecodeError as error:

@@ -58,8 +58,8 @@ class Responses:
         try:
             return await self._explain(request, handler)
         except HoldfastError as error:
-            told, more = problem.of(error), problem.headers(error)
-            return self._page(request, told) or problem_response(told, more)
+            found, more = problem.of(error), problem.headers(error)
+            return self._page(request, found) or problem_response(found, more)
 
     async def _explain(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
@@ -68,21 +68,23 @@ class Responses:
             if error.status < 400:
                 raise
             title = "There is no such page" if error.status == 404 else error.reason
-            told = Problem("urn:holdfast:page", title, error.status, "")
-            return self._page(request, told) or await problems(request, _raising(error))
+            found = Problem("urn:holdfast:page", title, error.status, "")
+            return self._page(request, found) or await problems(request, _raising(error))
         except HoldfastError:
             raise
         except Exception as error:  # noqa: BLE001 - of any kind
             tell_failure(request, error)
             return self._page(request, FAILED) or problem_response(FAILED)
 
-    def _page(self, request: web.Request, told: Problem) -> web.Response | None:
+    def _page(self, request: web.Request, found: Problem) -> web.Response | None:
         """Return the error as a page, if a browser asks for one."""
         if "text/html" not in request.headers.get("Accept", "") or request.path.startswith("/api/"):
             return None
-        if told.status == 401:
+        if found.status == 401:
             return self._renderer.page(request, "enter.html", status=401, wrong=False, title="Enter")
-        return self._renderer.page(request, "error.html", status=told.status, problem=told, title=told.title)
+        return self._renderer.page(
+            request, "error.html", status=found.status, problem=found, title=found.title
+        )
 
 
 def _raising(error: web.HTTPException) -> Handler:

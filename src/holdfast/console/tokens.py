@@ -37,8 +37,8 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class Tokens:
-    """The tokens of one console: those of its ``file``, and those that it has made for itself. ``news``, if
-    set, is called when they change."""
+    """The tokens of one console: from its ``file``, and made by the console itself. ``news``, if set, is
+    called when they change."""
 
     def __init__(self, file: Path | None, clock: Clock, log: Any) -> None:
         self.file = file
@@ -75,9 +75,9 @@ class Tokens:
             try:
                 self._of_file = self._keys.read(_token, FORM)
             except ConfigError as error:
-                self._log.error("the console's tokens can't be read; known tokens stay", error=str(error))
+                self._log.error("cannot read console tokens", error=str(error))
                 continue
-            self._log.info("the console's tokens read", tokens=len(self._of_file))
+            self._log.info("console tokens read", tokens=len(self._of_file))
             if self.news is not None:
                 self.news()
 
@@ -88,15 +88,15 @@ def read(file: Path) -> list[Token]:
 
 
 def with_read(rights: Iterable[str]) -> frozenset[Right]:
-    """Return the rights that these names stand for: whoever may do anything may read."""
+    """Return the rights with these names, and always ``read``."""
     return frozenset(right for right in RIGHTS if right in {"read", *rights})
 
 
 def add(file: Path, name: str, rights: Iterable[Right]) -> str:
     """Make a token and add its line to the file. Returns the token, which is stored nowhere. Raises
     ConfigError."""
-    told = with_read(rights)
-    return KeyFile(file, TOKENS).add(name, ",".join(right for right in RIGHTS if right in told))
+    given = with_read(rights)
+    return KeyFile(file, TOKENS).add(name, ",".join(right for right in RIGHTS if right in given))
 
 
 def _token(name: str, digest: str, words: Sequence[str]) -> Token | None:

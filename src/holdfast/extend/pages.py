@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from holdfast.console.access import Group, caller_of
     from holdfast.console.caching import SharedReads
     from holdfast.console.index import Question
-    from holdfast.console.overview import stream_path
     from holdfast.console.pages.acting import act, field, whole_number
     from holdfast.console.parts import ConsoleParts
     from holdfast.console.product_pages import ProductPages
+    from holdfast.console.rendering import stream_path
     from holdfast.http.problem import RequestRefused
     from holdfast.operate.streams import latest_results
 else:  # A node needs no console.
@@ -37,10 +37,10 @@ else:  # A node needs no console.
             "holdfast.console.access": "Group caller_of",
             "holdfast.console.caching": "SharedReads",
             "holdfast.console.index": "Question",
-            "holdfast.console.overview": "stream_path",
             "holdfast.console.pages.acting": "act field whole_number",
             "holdfast.console.parts": "ConsoleParts",
             "holdfast.console.product_pages": "ProductPages",
+            "holdfast.console.rendering": "stream_path",
             "holdfast.http.problem": "RequestRefused",
             "holdfast.operate.streams": "latest_results",
         },

@@ -265,7 +265,7 @@ class _RequestHandler(web.RequestHandler):
         if isinstance(exc, HttpProcessingError):
             detail = _why_no_request(exc)
             # Any client can have this logged, so it is short.
-            log.info("what came is no request", client=request.remote, reason=detail)
+            log.info("bad request", client=request.remote, reason=detail)
             problem = Problem("urn:holdfast:invalid", _KINDS[400][1], 400, detail)
         else:
             tell_failure(request, exc)
@@ -425,9 +425,9 @@ def tell_failure(request: web.BaseRequest, error: BaseException | None) -> None:
     """Log why a request failed; what a connection raises that is closed is no failure."""
     where = {"method": request.method, "path": request.path, "client": request.remote}
     if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
-        log.info("a connection was closed before its answer", **where, error=str(error))
+        log.info("connection closed before its answer", **where, error=str(error))
     else:
-        log.error("a request failed", **where, exc_info=error)
+        log.error("request failed", **where, exc_info=error)
 
 
 def _problem_of(error: web.HTTPException) -> web.Response:

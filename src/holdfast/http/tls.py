@@ -31,7 +31,7 @@ def tls_server(cert: Path, key: Path, named: str) -> ssl.SSLContext:
             try:
                 newest = _with_certificate(cert, key, named)
             except ConfigError as error:
-                log.error("a certificate can't be read again; the one before stays", error=str(error))
+                log.error("cannot reload certificate", error=str(error))
             else:
                 log.info("certificate read again", cert=str(cert))
         connection.context = newest
@@ -89,4 +89,4 @@ class PeerTrust:
             try:
                 self.context.load_verify_locations(cadata=self._tls.authorities())
             except ConfigError as error:
-                log.error("authorities can't be read again; those before stay", error=str(error))
+                log.error("cannot reload authorities", error=str(error))

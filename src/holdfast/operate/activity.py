@@ -1,5 +1,4 @@
-"""The busiest streams and the attempts that have run longest, as nodes tell: no queue and no state store is
-asked."""
+"""The busiest streams and the longest attempts. Only nodes are asked, no queue and no state store."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ class StreamOnNode(StreamActivity):
 
 
 class TaskOnNode(TaskActivity):
-    """An attempt that runs, and on which node."""
+    """A running attempt, and its node."""
 
     node: str = ""
 
@@ -38,8 +37,8 @@ T = TypeVar("T", StreamOnNode, TaskOnNode)
 
 
 class Activity(msgspec.Struct):
-    """The living nodes, the busiest streams and the attempts that have run longest, at one moment.
-    ``troubles`` says which nodes didn't answer."""
+    """The living nodes, the busiest streams and the longest attempts at one moment. ``troubles`` names
+    nodes that didn't answer."""
 
     nodes: list[Member]
     streams: list[StreamOnNode]
@@ -48,37 +47,37 @@ class Activity(msgspec.Struct):
 
 
 async def activity(services: Services, by: str, most: int, only: Collection[str] = ()) -> Activity:
-    """Ask all nodes for ``most`` of the streams that have most of ``by``, one of ``FIGURES``; of those named
-    in ``only``, if there are any. Raises as the coordinator does."""
+    """Ask all nodes for the ``most`` streams that are highest by ``by``, one of ``FIGURES``. With ``only``,
+    of the streams with these names. Raises as the coordinator does."""
     if by not in FIGURES:
         raise OperationRefused(f"streams have no {by!r}; they have {', '.join(FIGURES)}")
     found = Activity([*await services.coordinator().members()], [], [], [])
 
-    async def look(member: Member) -> None:
+    async def ask(member: Member) -> None:
         try:
             request = Busiest(member.id, most, by, [*only])
-            found.streams += await _told(services, member, request, StreamOnNode)
+            found.streams += await _reported(services, member, request, StreamOnNode)
             if not only:
-                found.tasks += await _told(services, member, RunningTasks(member.id, most), TaskOnNode)
+                found.tasks += await _reported(services, member, RunningTasks(member.id, most), TaskOnNode)
         except HoldfastError as error:
             found.troubles.append(f"{member.name} does not answer: {error}")
 
-    await asyncio.gather(*(look(member) for member in found.nodes if not member.foreign))
+    await asyncio.gather(*(ask(member) for member in found.nodes if not member.foreign))
     found.streams = nlargest(most, found.streams, key=attrgetter(by))
     found.tasks = nlargest(most, found.tasks, key=attrgetter("runs_s"))
     found.troubles.sort()
     return found
 
 
-async def _told(
+async def _reported(
     services: Services, member: Member, request: Busiest | RunningTasks, kind: type[T]
 ) -> list[T]:
     """Ask a node for its activity; returns an empty list if it runs no such work."""
     reply = await nodes.call(services, member, request, ASK_TIMEOUT_S)
-    told: list[T] = []
-    with reading(f"what {member.name} tells"):
+    found: list[T] = []
+    with reading(f"the report of {member.name}"):
         if reply.ok:
-            told = msgspec.json.decode(reply.text, type=list[kind])  # type: ignore[valid-type]
-    for each in told:
+            found = msgspec.json.decode(reply.text, type=list[kind])  # type: ignore[valid-type]
+    for each in found:
         each.node = member.name
-    return told
+    return found

@@ -1,4 +1,4 @@
-"""The explanation of a stream: which node owns it, what it waits for, and why it isn't moving."""
+"""The explanation of a stream: its owner, what it waits for, and why it stays on its node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from holdfast.wiring.services import Services
 
 
 class StreamReport(msgspec.Struct):
-    """The report of a stream by its owner, as far as ``why`` needs it."""
+    """The part of an owner's report about a stream that ``why`` needs."""
 
     busy: float
     here_s: float
@@ -38,10 +38,9 @@ class StreamReport(msgspec.Struct):
 
 class Why(msgspec.Struct):
     """The node of a stream, what the stream waits for, and why it stays there. Loads are in busy slots.
-    ``node`` is empty where nobody owns it, and ``here_s`` null where its node tells nothing of it. ``waits``
-    is empty where it waits for nothing, ``runs`` where no handler is at work for it, and ``archive`` where
-    its archive takes what is committed. ``target_errors`` has the last errors of targets of its effects that
-    take nothing at present."""
+    ``node`` is empty without an owner, and ``here_s`` null if the owner reports nothing. ``waits`` is empty
+    if the stream waits for nothing, ``runs`` if no handler works for it, and ``archive`` if its archive
+    works. ``target_errors`` has the last errors of targets of its effects that fail at present."""
 
     key: str
     node: str
@@ -65,9 +64,8 @@ class Why(msgspec.Struct):
     next_timer_s: float | None = None
     target_errors: dict[str, str] = {}
 
-    def has(self, checkpoint: Checkpoint, now: float, errors: Mapping[str, str]) -> None:
-        """Note what the stream has to do though no message comes. ``errors`` are the last ones of targets
-        that take nothing."""
+    def add_work(self, checkpoint: Checkpoint, now: float, errors: Mapping[str, str]) -> None:
+        """Add pending effects and timers. ``errors`` are the last errors of targets that fail."""
         if checkpoint.effects:
             oldest = min(checkpoint.effects, key=lambda effect: effect.at)
             self.pending_effects = len(checkpoint.effects)
@@ -80,40 +78,40 @@ class Why(msgspec.Struct):
 
     @property
     def sentences(self) -> list[str]:
-        """Sentences about what it waits for, what it does, and why it stays."""
-        said = []
+        """The waits and the work of the stream, and why it stays, in sentences."""
+        found = []
         if self.waits:
             so_far = f"; it has waited for {duration(self.waits_s)}" if self.waits_s is not None else ""
-            said.append(self.waits + so_far)
+            found.append(self.waits + so_far)
         if self.runs:
-            said.append(self.runs)
+            found.append(self.runs)
         if self.archive:
-            said.append(f"its archive takes nothing, so committed messages stay in the queue: {self.archive}")
-        return [*said, *self.to_do, *self.reasons]
+            found.append(f"its archive fails, so committed messages stay in the queue: {self.archive}")
+        return [*found, *self.to_do, *self.reasons]
 
     @property
     def to_do(self) -> list[str]:
-        """Sentences about what it has to do though no message comes."""
-        said = []
+        """Its pending effects and its next timer, in sentences."""
+        found = []
         if self.oldest_effect_s is not None:
             target = self.oldest_target or "the dead letters"
             if error := self.target_errors.get(self.oldest_target):
                 target += f", whose last error is {error!r}"
             age = duration(self.oldest_effect_s)
             are = "is" if self.pending_effects == 1 else "are"
-            said.append(
+            found.append(
                 f"{counted(self.pending_effects, 'effect')} {are} pending, the oldest for {age},"
                 f" for {target}: `holdfast streams effects {self.key}` lists them"
             )
         if self.next_timer_s is not None:
             due = f"in {duration(self.next_timer_s)}" if self.next_timer_s > 0 else "now"
-            said.append(f"its next timer is {self.next_timer!r}, due {due}")
-        return said
+            found.append(f"its next timer is {self.next_timer!r}, due {due}")
+        return found
 
 
 async def explain(services: Services, key: str) -> Why:
-    """Tell of the stream ``STREAM/KEY``, or of the one that has this plain key. Raises OperationRefused where
-    nothing is known of it, or of more than one."""
+    """Explain the stream ``STREAM/KEY``, or the one with this plain key. Raises OperationRefused if there
+    is no such stream, or more than one."""
     members = await services.coordinator().members()
     key = await _full_key(services, members, key)
     claim = await services.coordinator().lookup(key)
@@ -121,30 +119,30 @@ async def explain(services: Services, key: str) -> Why:
     checkpoint = await services.state().peek(key) or Checkpoint(key)
     found = Why(key, "", checkpoint.epoch, None, 0.0, 0.0, 0.0, [], parked=checkpoint.parked)
     errors = await target_errors(services) if checkpoint.effects else {}
-    found.has(checkpoint, services.clock.wall(), errors)
+    found.add_work(checkpoint, services.clock.wall(), errors)
     if checkpoint.log is not None:
         found.run, found.seq = checkpoint.log.run, checkpoint.log.last
     if owner is not None and owner.foreign:
         found.node = owner.name
-        found.reasons = ["another program owns it, which isn't asked: messages go back to the queue for it"]
+        found.reasons = ["another program owns it, and isn't asked: its messages go back to the queue"]
     elif owner is not None:
-        await _look_at_owner(services, members, owner, found)
+        await _add_owner(services, members, owner, found)
     elif checkpoint.parked:
         found.waits = f"parked: {checkpoint.parked}"
     else:
-        await _look_at_nodes(services, members, found)
+        await _add_nodes(services, members, found)
     return found
 
 
-async def _look_at_nodes(services: Services, members: list[Member], found: Why) -> None:
-    """Note in ``found`` why no node owns the stream."""
+async def _add_nodes(services: Services, members: list[Member], found: Why) -> None:
+    """Add to ``found`` why no node owns the stream."""
     reports = await node_reports(services, members)
     for waits in (waits for report in reports.values() for waits in report.waits):
         if waits.key == found.key and waits.kind == "room":
             found.waits, found.waits_s = waits.sentence, waits.since_s
     stream = found.key.partition("/")[0]
     if choose(found.key, members) is not None:
-        reason = "as nothing of it waits at a node; the next message places it"
+        reason = "and none of its messages waits at a node; the next message places it"
     else:
         reason = f"and none would take it: {shortage(found.key, members)}"
     lacks = [
@@ -155,9 +153,8 @@ async def _look_at_nodes(services: Services, members: list[Member], found: Why) 
     found.reasons = [f"no node owns it, {reason}", *lacks]
 
 
-async def _look_at_owner(services: Services, members: list[Member], owner: Member, found: Why) -> None:
-    """Note in ``found`` what the owner tells, if it does, and what the loads of nodes say to the stream's
-    staying there."""
+async def _add_owner(services: Services, members: list[Member], owner: Member, found: Why) -> None:
+    """Add to ``found`` the report of the owner, and why the loads of nodes leave the stream there."""
     known = [node_load(member) for member in members if not (member.load.draining or member.foreign)]
     capacity = sum(node.capacity for node in known) or 1.0
     here = node_load(owner)
@@ -166,23 +163,22 @@ async def _look_at_owner(services: Services, members: list[Member], owner: Membe
     request = Explain(owner.id, found.key.partition("/")[0], found.key)
     try:
         answer = await ask(services, owner, request, services.config.peer_timeout_s)
-        with reading(f"what {owner.name} tells of {found.key}"):
-            told = msgspec.json.decode(answer, type=StreamReport)
+        with reading(f"the report of {owner.name} about {found.key}"):
+            report = msgspec.json.decode(answer, type=StreamReport)
     except (OperationRefused, Unavailable, OutcomeUnknown) as error:
-        found.reasons = [f"its node tells nothing of it: {error}"]
+        found.reasons = [f"its node doesn't report on it: {error}"]
         return
-    found.here_s, found.busy = told.here_s, told.busy
-    if told.waits is not None:
-        found.waits = told.waits.sentence
-        found.waits_s = told.waits.since_s if told.waits.kind != "parked" else None
-    found.runs = told.runs.sentence if told.runs is not None else ""
-    found.archive = told.archive
-    found.reasons = reasons(found, told.rests_s, len(known))
+    found.here_s, found.busy = report.here_s, report.busy
+    if report.waits is not None:
+        found.waits = report.waits.sentence
+        found.waits_s = report.waits.since_s if report.waits.kind != "parked" else None
+    found.runs = report.runs.sentence if report.runs is not None else ""
+    found.archive = report.archive
+    found.reasons = reasons(found, report.rests_s, len(known))
 
 
 async def _full_key(services: Services, members: list[Member], key: str) -> str:
-    """The full key that is meant. Raises OperationRefused where nothing is known of it, or of more than
-    one."""
+    """Return the full key of a full or plain key. Raises OperationRefused for no stream or several."""
     if await services.coordinator().lookup(key) or await services.state().peek(key):
         return key
     claims = await services.coordinator().claims()
@@ -196,26 +192,22 @@ async def _full_key(services: Services, members: list[Member], key: str) -> str:
     if len(meant) == 1:
         return meant[0]
     if meant:
-        raise OperationRefused(f"several streams have the key {key!r}: say which of {', '.join(meant)}")
+        raise OperationRefused(f"several streams have the key {key!r}: give one of {', '.join(meant)}")
     near = difflib.get_close_matches(key, known, 3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise NotKnown(
-        f"nothing is known of {key!r}: no node owns such a stream, and nothing of it was committed{hint}"
-    )
+    raise NotKnown(f"no stream {key!r} is known: no node owns it, and nothing of it was committed{hint}")
 
 
 def reasons(found: Why, rests_s: float, nodes: int) -> list[str]:
-    """Return why the stream isn't moved to another node, or that it may be, in sentences."""
-    said = []
+    """Return in sentences why the stream isn't moved to another node, or that it may be."""
     excess = found.node_load - found.mean_load
+    some = []
     if nodes < 2:
-        said.append("there is no other node")
+        some.append("there is no other node")
     if rests_s > 0:
-        said.append(f"it came lately and rests for another {duration(rests_s)} (rest_s)")
+        some.append(f"it came lately and rests for another {duration(rests_s)} (rest_s)")
     if excess <= BAND * found.mean_load:
-        said.append(f"its node is not hot: no more than {BAND:.0%} over the mean")
+        some.append(f"its node isn't overloaded: no more than {BAND:.0%} over the mean")
     elif found.busy > excess:
-        said.append("it is hotter than all that its node has over the mean: moving it would heat another")
-    if not said:
-        said.append("it may be moved at the next round of the balancer, if it is the cheapest for its load")
-    return said
+        some.append("its load is more than its node has over the mean: moving it would overload another")
+    return some or ["the balancer may move it in its next round, if it is the cheapest for its load"]

@@ -13,7 +13,7 @@ from holdfast.tasks.documents import change, record_in
 from holdfast.wiring.services import Services
 
 SET_ACTION = "set limits"
-"""What the audit log calls what is done, whether on a page, by the API or on the command line."""
+"""The name of the action in the audit log."""
 
 
 class LimitRecord(msgspec.Struct, rename={"maximum": "global", "per_node": "node"}):
@@ -31,7 +31,7 @@ class LimitRecord(msgspec.Struct, rename={"maximum": "global", "per_node": "node
 
 
 async def listed(services: Services, app: str = "") -> list[LimitRecord]:
-    """The limits of an app, or of all apps that have any."""
+    """Return the limits of an app, or of all apps that have some."""
     documents = await services.registry().list(PREFIX)
     return [
         _record(name, record_in(document, ConcurrencyLimits))
@@ -49,7 +49,8 @@ async def change_limits(
     strict: bool | None = None,
     rates: Mapping[str, float | None] | None = None,
 ) -> LimitRecord:
-    """Change the limits of an app; None leaves one as it is. A rate that is None is as declared again."""
+    """Change the limits of an app. None leaves a limit as it is, and a rate of None is the declared one
+    again."""
     limits = await change(
         services.registry(),
         services.clock,

@@ -1,4 +1,4 @@
-"""Nodes: by name, as owners of streams, asked and drained."""
+"""Nodes: found, asked and drained."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOK_S = 0.2
 
 
 def named(members: Sequence[Member], name: str) -> Member:
-    """The member with this name or membership. Raises OperationRefused if there is none."""
+    """Return the member with this name or membership. Raises NotKnown."""
     for member in members:
         if name in (member.name, member.id):
             return member
@@ -23,12 +23,12 @@ def named(members: Sequence[Member], name: str) -> Member:
 
 
 async def owner_of(services: Services, members: Sequence[Member], key: str) -> Member:
-    """The member that owns a stream. Raises OperationRefused if none does."""
+    """Return the member that owns a stream. Raises OperationRefused if there is none."""
     claim = await services.coordinator().lookup(key)
     for member in members:
         if claim is not None and member.id == claim.member:
             return member
-    raise OperationRefused(f"{key} is owned by no node at present; the next message will place it")
+    raise OperationRefused(f"{key} has no owner at present; the next message places it")
 
 
 async def call(services: Services, member: Member, request: Request, timeout_s: float) -> Done:
@@ -38,13 +38,13 @@ async def call(services: Services, member: Member, request: Request, timeout_s: 
         raise OperationRefused(f"{member.name}{where} belongs to another program, and is not called")
     reply = await services.caller().call(member.address, request, timeout_s)
     if not isinstance(reply, Done):
-        raise OperationRefused(f"{member.name} has just joined anew; ask again")
+        raise OperationRefused(f"{member.name} has just joined again; repeat the command")
     return reply
 
 
 async def ask(services: Services, member: Member, request: Request, timeout_s: float) -> str:
-    """Ask a node; returns the text of its reply. Raises OperationRefused, also if the node refuses,
-    Unavailable and OutcomeUnknown."""
+    """Call a node; returns the text of its reply. Raises as ``call`` does, and OperationRefused if the node
+    refuses."""
     reply = await call(services, member, request, timeout_s)
     if not reply.ok:
         raise OperationRefused(f"{member.name}: {reply.text}")
@@ -52,7 +52,7 @@ async def ask(services: Services, member: Member, request: Request, timeout_s: f
 
 
 async def drain(services: Services, name: str) -> Member:
-    """Have a node bring its streams to the others, and end. It has only begun when this returns."""
+    """Start to drain a node: it moves its streams to the others, and ends. Returns the node."""
     member = named(await services.coordinator().members(), name)
     await ask(services, member, Drain(member.id), services.config.peer_timeout_s)
     return member

@@ -14,7 +14,7 @@ class StatusTable(NamedTuple):
     """A table that a product adds to ``holdfast status``.
 
     Attributes:
-        name: what the table lists, such as ``outboxes``: the title of the table, and the key in the JSON.
+        name: the things in the table, such as ``outboxes``: the title of the table, and the key in the JSON.
         records: what ``--json`` prints under that key.
         columns: the titles of the columns.
         rows: the rows. A table without rows isn't shown.

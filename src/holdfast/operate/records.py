@@ -1,6 +1,6 @@
 """Keys, places, times and bodies as fields of JSON records.
 
-What a page of help has no use for is imported inside the functions: its reader waits for every import.
+Imports inside functions keep pages of help fast.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 Shows = Callable[[bytes, str], dict[str, Any]]
-"""What shows a body as a field of this name."""
+"""A function that shows a body as a field with a name."""
 
 
 def body(data: bytes, name: str) -> dict[str, Any]:
-    """A body as a field of a JSON record: as the JSON or the text that it is, else as Base64."""
+    """Return a body as a field of a JSON record: as JSON or text if it is that, else as Base64."""
     from holdfast.common.codec import decode_plain  # noqa: PLC0415
 
     try:
@@ -29,21 +29,21 @@ def body(data: bytes, name: str) -> dict[str, Any]:
 
 
 def split_key(full_key: str) -> tuple[str, str]:
-    """Stream and key of a full key."""
+    """Return stream and key of a full key."""
     stream, _, key = full_key.partition("/")
     return stream, key
 
 
 def seq(stored: str) -> int | str:
-    """A stored seq as a number; where there is no seq, the message's id."""
+    """Return a stored seq as a number; without a seq, the message's id."""
     from holdfast.common.message import SEQ_DIGITS  # noqa: PLC0415
 
     return int(stored) if len(stored) == SEQ_DIGITS and stored.isdigit() else stored
 
 
 def place(name: str) -> dict[str, Any]:
-    """The place of a result as fields of a JSON record: run and seq of its message. That of a timer has
-    none, and is the timer's name."""
+    """Return the place of a result as fields of a JSON record: run and seq of its message, or the name of its
+    timer."""
     from holdfast.common.message import Place, is_timer_name  # noqa: PLC0415
 
     found = Place.named(name)
@@ -53,7 +53,7 @@ def place(name: str) -> dict[str, Any]:
 
 
 def moment(at: float) -> str:
-    """A wall time for people and programs: ISO 8601, UTC. What is no such time is told as a number."""
+    """Return a wall time in ISO 8601, UTC; a number that is no such time as it is."""
     if not at:
         return ""
     try:

@@ -8,14 +8,11 @@ from holdfast.wiring.services import Services
 
 
 async def stream_warning(services: Services, stream: str) -> str:
-    """Return a warning if nodes live and none of them runs the stream; else an empty text. Most such names
-    are misspelt."""
+    """Return a warning if nodes live and none runs the stream, as for a misspelt name; else an empty text."""
     try:
         declared = await run_by_nodes(services.coordinator())
-    except HoldfastError:  # what is sent waits in its queue in any case
+    except HoldfastError:  # the messages wait in their queue anyway
         return ""
     if not declared or stream in declared:
         return ""
-    return (
-        f"no node runs a stream {stream!r}; what is sent waits until one does. They run {', '.join(declared)}"
-    )
+    return f"no node runs a stream {stream!r}; messages wait until one does. Nodes run {', '.join(declared)}"

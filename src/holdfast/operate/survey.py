@@ -1,4 +1,4 @@
-"""Nodes, queues and streams, as coordinator, stores and nodes tell."""
+"""The state of nodes, queues and streams at one moment."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 from holdfast.assembly.products import operator_parts, products
 from holdfast.common.protocol import Done, Waiting
 from holdfast.common.record import reading
+from holdfast.common.redaction import redact
 from holdfast.common.text import counted, duration
 from holdfast.errors import HoldfastError
 from holdfast.operate.products import StatusPart, StatusTable
@@ -25,16 +26,16 @@ from holdfast.streams.waiting_streams import StreamWait
 from holdfast.wiring.services import Services
 
 PAGE = 1000
-STILL_S = 30.0
-"""After how long without progress in any of its slots a node is told of as one that stands still."""
+STALLED_AFTER_S = 30.0
+"""Seconds without progress in any slot after which a node is reported as stalled."""
 
 ASK_TIMEOUT_S = 2.0
-"""How long a node may take to tell what waits there."""
+"""Seconds that a node has to answer."""
 
 
 class QueueStatus(msgspec.Struct):
-    """A queue, by the name of its stream: messages in it by what they wait for, and the age of the oldest,
-    where the queue tells it. ``error`` says why it could not be asked."""
+    """A queue, by the name of its stream: its messages by state, and the age of the oldest if the queue knows
+    it. ``error`` says why the queue could not be read."""
 
     stream: str
     ready: int = 0
@@ -46,11 +47,10 @@ class QueueStatus(msgspec.Struct):
 
 
 class StreamStatus(msgspec.Struct):
-    """One stream. ``owner`` is a node's name, or empty; ``quiet_s`` the time since its last commit; ``waits``
-    what it waits for, ``runs`` what its handler has worked at for a while, and ``effects`` what it has sent
-    and no target has taken, as its owner tells. The next
-    of its ``timers`` is due in ``next_timer_s``. ``due_s`` is in how long a node looks after it, though
-    no message comes."""
+    """One stream. ``owner`` is a node's name, or empty; ``quiet_s`` is the time since the last commit. Its
+    owner reports ``waits`` (what it waits for), ``runs`` (what its handler has been working on for a while)
+    and ``effects`` (those that no target has taken). The next of its ``timers`` is due in ``next_timer_s``,
+    and its next work without a message in ``due_s``."""
 
     stream: str
     key: str
@@ -71,21 +71,21 @@ class StreamStatus(msgspec.Struct):
 
     @property
     def to_do(self) -> str:
-        """The work that it has in hand, or has though no message comes, in words."""
-        said = [self.runs] if self.runs else []
+        """Its present work, and its work without a message, in words."""
+        work = [self.runs] if self.runs else []
         if self.effects is not None:
-            said.append(self.effects.sentence)
+            work.append(self.effects.sentence)
         elif self.due_s is not None and self.next_timer_s is None:
-            said.append(f"effects, again in {duration(self.due_s)}")
+            work.append(f"effects, again in {duration(self.due_s)}")
         if self.next_timer_s is not None:
-            said.append(f"timer in {duration(self.next_timer_s)}")
-        return "; ".join(said)
+            work.append(f"timer in {duration(self.next_timer_s)}")
+        return "; ".join(work)
 
 
 class Survey(msgspec.Struct):
-    """Everything at one moment. ``calls_per_message``: calls to metered services for each message that the
-    living nodes have handled, or None before the first. ``troubles``: what keeps streams from running on a
-    node, nodes that don't answer, and queues that none declares. ``tables`` are those of products."""
+    """The whole cluster at one moment. ``calls_per_message`` counts calls to metered services for each
+    message that the living nodes have handled, or None before the first. ``troubles`` are problems of nodes
+    and queues in words. ``tables`` are those of products."""
 
     nodes: list[Member]
     queues: list[QueueStatus]
@@ -95,14 +95,14 @@ class Survey(msgspec.Struct):
     tables: list[StatusTable] = []
 
     def plain(self) -> dict[str, Any]:
-        """The same as one JSON object: products have keys of their own there."""
+        """Return the survey as a JSON object, with a key for each product's table."""
         own = {name: getattr(self, name) for name in self.__struct_fields__ if name != "tables"}
         return own | {table.name: table.records for table in self.tables}
 
 
 class PendingEffects(msgspec.Struct):
-    """The effects of a stream that no target has taken yet. ``target`` is the one that has failed most often,
-    ``failures`` times in a row, the last time for ``error``."""
+    """The effects of a stream that no target has taken yet. ``target`` is the one that has failed most often:
+    ``failures`` times in a row, the last time with ``error``."""
 
     key: str
     count: int
@@ -113,14 +113,14 @@ class PendingEffects(msgspec.Struct):
 
     @property
     def sentence(self) -> str:
-        """That in words."""
-        said = f": {self.error}" if self.error else ""
+        """The effects in words."""
+        error = f": {self.error}" if self.error else ""
         age = duration(self.oldest_s)
-        return f"{counted(self.count, 'effect')} pending, the oldest for {age}: {self.target}{said}"
+        return f"{counted(self.count, 'effect')} pending, the oldest for {age}: {self.target}{error}"
 
 
 class StreamLag(msgspec.Struct):
-    """A stream that is behind: how long its node has had its oldest message, and how many it holds."""
+    """A stream that is behind: the age of its oldest message at its node, and how many messages it holds."""
 
     key: str
     lag_s: float
@@ -128,11 +128,10 @@ class StreamLag(msgspec.Struct):
 
 
 class NodeReport(msgspec.Struct):
-    """The report of a node: what its slots work at, the archives that take nothing, and the streams that wait
-    there, that have pending effects, or that are behind. ``took`` is how many messages have taken how long
-    from the queue to their commit, by the bounds of :data:`holdfast.cluster.timings.SHORT_S`. ``targets`` has
-    the last error of each target that takes nothing from it at present, by the name or URL that operators
-    see."""
+    """The report of a node: streams that it can't run (``lacks``), the work of its slots, archives that fail,
+    and streams that wait, have pending effects, or are behind. ``took`` counts messages by their time from
+    the queue to the commit, by the bounds of :data:`holdfast.cluster.timings.SHORT_S`. ``targets`` has the
+    last error of each target that fails at present, by the name or URL that operators see."""
 
     lacks: dict[str, str] = {}
     works: list[SlotWork] = []
@@ -145,7 +144,7 @@ class NodeReport(msgspec.Struct):
 
 
 async def survey(services: Services, only: tuple[str, ...] = (), declared: tuple[str, ...] = ()) -> Survey:
-    """Ask coordinator, state store, queues and nodes. ``declared`` are names of further queues."""
+    """Read coordinator, state store, queues and nodes. ``declared`` are names of further queues."""
     members = await services.coordinator().members()
     claimed = await services.coordinator().claims()
     claims = {claim.key: claim for claim in of_streams(claimed)}
@@ -154,13 +153,16 @@ async def survey(services: Services, only: tuple[str, ...] = (), declared: tuple
     names = {member.id: member.name for member in members}
     now = services.clock.wall()
     streams = [_stream(key, claims.get(key), checkpoints.get(key), names, now) for key in keys]
-    told = {name for member in members for name in member.load.queues}
+    run = {name for member in members for name in member.load.queues}
     filled = await _filled(services)
-    known = sorted({*only} or {*declared, *told, *filled, *(entry.stream for entry in streams)})
-    queues = list(await asyncio.gather(*(_queue(services, name) for name in known)))
+    known = sorted({*only} or {*declared, *run, *filled, *(entry.stream for entry in streams)})
+    queues = list(await asyncio.gather(*(queue_status(services, name) for name in known)))
     shown = [entry for entry in streams if entry.stream in known]
-    troubles = await _ask_what_waits(services, members, shown)
-    troubles += [*nobody_s((filled & {*known}) - {*declared}, told), *untaken(queues, members)]
+    troubles = await _add_reports(services, members, shown)
+    troubles += [
+        *undeclared_queues((filled & {*known}) - {*declared}, run),
+        *unplaced_queues(queues, members),
+    ]
     calls = calls_per_message(member.load for member in members)
     tables = await _of_products(services, members, claimed)
     return Survey(members, queues, shown, calls, troubles, tables)
@@ -170,23 +172,23 @@ async def _filled(services: Services) -> set[str]:
     try:
         return {*await services.filled_queues()}
     except HoldfastError:
-        return set()  # each queue that is asked tells why
+        return set()  # the status of each queue has the error
 
 
-def nobody_s(filled: Collection[str], told: Collection[str]) -> list[str]:
-    """Return a sentence for each queue that holds messages though no living node declares it; none where no
-    node declares any."""
+def undeclared_queues(filled: Collection[str], run: Collection[str]) -> list[str]:
+    """Return a sentence for each queue that holds messages and isn't among those that nodes ``run``. Without
+    such nodes there are none."""
     return [
-        f"no node runs {name!r}, whose queue holds messages: start one whose app declares it, or find out who"
-        f" sends there. They run {', '.join(sorted(told))}"
-        for name in sorted({*filled} - {*told})
-        if told
+        f"no node runs {name!r}, whose queue holds messages: start one whose app declares it, or find the"
+        f" program that sends there. The nodes run {', '.join(sorted(run))}"
+        for name in sorted({*filled} - {*run})
+        if run
     ]
 
 
-def untaken(queues: Iterable[QueueStatus], members: Sequence[Member]) -> list[str]:
-    """Return a sentence for each stream whose queue holds messages, and of which no node takes new keys,
-    though some node runs it."""
+def unplaced_queues(queues: Iterable[QueueStatus], members: Sequence[Member]) -> list[str]:
+    """Return a sentence for each stream whose queue holds messages, that some node runs, and of which no node
+    takes new keys."""
     served = {name for member in members for name in member.load.serves}
     return [
         f"no node takes new keys of {queue.stream!r}, whose queue holds messages: {shortage(key, members)}"
@@ -196,114 +198,110 @@ def untaken(queues: Iterable[QueueStatus], members: Sequence[Member]) -> list[st
     ]
 
 
-async def _queue(services: Services, name: str) -> QueueStatus:
-    """One queue that can't be asked hides no other."""
+async def queue_status(services: Services, name: str) -> QueueStatus:
+    """Return the status of a queue, or the error in it."""
     try:
         queue = services.queue(name)
         depth = await queue.depth()
     except HoldfastError as error:
-        return QueueStatus(name, error=str(error))
+        return QueueStatus(name, error=redact(str(error)))
     lag_s = depth.lag_s if queue.tells_lag else None
     return QueueStatus(name, depth.ready, depth.in_flight, depth.delayed, depth.dead, lag_s)
 
 
-async def _ask_what_waits(
-    services: Services, members: list[Member], streams: list[StreamStatus]
-) -> list[str]:
-    """Fill in what streams wait for, as nodes tell, and add those that no node takes; returns what is wrong
-    with nodes."""
+async def _add_reports(services: Services, members: list[Member], streams: list[StreamStatus]) -> list[str]:
+    """Add to the streams what their nodes report, and streams that no node takes. Returns problems of
+    nodes."""
     by_key = {f"{entry.stream}/{entry.key}": entry for entry in streams}
-    ours = [member for member in members if not member.foreign]
     troubles: list[str] = []
-    if not ours:
-        return troubles
-    peer = services.caller()
-    answers = await asyncio.gather(*(what_waits(peer, member) for member in ours))
-    for member, told in zip(ours, answers, strict=True):
-        troubles += troubles_of(member, told)
-        if isinstance(told, str):
+    for member, report in await _reports(services, members):
+        troubles += node_troubles(member, report)
+        if isinstance(report, str):
             continue
-        for waits in told.waits:
+        for waits in report.waits:
             if waits.key not in by_key and waits.kind == "room":
                 by_key[waits.key] = _stream(waits.key, None, None, {}, 0.0)
                 streams.append(by_key[waits.key])
             if waits.key in by_key:
                 by_key[waits.key].waits = waits.sentence
-        for work in told.works:
+        for work in report.works:
             if work.message and work.of in by_key:
                 by_key[work.of].runs = work.sentence
-        for effects in told.effects:
+        for effects in report.effects:
             if effects.key in by_key:
                 by_key[effects.key].effects = effects
     return troubles
 
 
-def troubles_of(member: Member, told: NodeReport | str) -> list[str]:
-    """Return what is wrong with a node, by its report or by why it gave none."""
+def node_troubles(member: Member, report: NodeReport | str) -> list[str]:
+    """Return the problems of a node, by its report or by the error of asking for it."""
     own = [f"{member.name}: {trouble}" for trouble in member.load.troubles]
-    if isinstance(told, str):
-        return [f"{member.name} does not answer: {told}", *own]
-    lacks = [f"{member.name} can't run {name}: {reason}" for name, reason in told.lacks.items()]
-    return [*lacks, *archives_away(member, told), *standing_still(member, told), *own]
+    if isinstance(report, str):
+        return [f"{member.name} does not answer: {report}", *own]
+    lacks = [f"{member.name} can't run {name}: {reason}" for name, reason in report.lacks.items()]
+    return [*lacks, *failing_archives(member, report), *stalled_slots(member, report), *own]
 
 
-def archives_away(member: Member, told: NodeReport) -> list[str]:
+def failing_archives(member: Member, report: NodeReport) -> list[str]:
     """Return a sentence for each archive that takes nothing from a node."""
     return [
         f"the archive of {name} takes nothing from {member.name}: {reason}"
-        for name, reason in told.archives.items()
+        for name, reason in report.archives.items()
     ]
 
 
-def standing_still(member: Member, told: NodeReport) -> list[str]:
-    """Return a sentence for a node none of whose slots makes progress while streams wait for one."""
-    waiting = sum(waits.kind == "slot" for waits in told.waits)
-    still = [work for work in told.works if work.still_s >= STILL_S]
+def stalled_slots(member: Member, report: NodeReport) -> list[str]:
+    """Return a sentence for a node if streams wait for a slot and none of its slots makes progress."""
+    waiting = sum(waits.kind == "slot" for waits in report.waits)
+    still = [work for work in report.works if work.still_s >= STALLED_AFTER_S]
     slots = next((work.slots for work in member.load.works if work.kind == STREAMS), member.load.slots)
     if not waiting or len(still) < slots:
         return []
     streams = "1 stream waits" if waiting == 1 else f"{waiting} streams wait"
     still_s, longest = min(work.still_s for work in still), still[0]
     text = (
-        f"no slot of {member.name} has told of progress for {duration(still_s)}, and {streams} for one:"
+        f"no slot of {member.name} has made progress for {duration(still_s)}, and {streams} for a slot:"
         f" {longest.of} has been in {longest.slot} longest, for {duration(longest.for_s)}"
     )
     return [text]
 
 
-async def what_waits(peer: Peer, member: Member) -> NodeReport | str:
-    """Ask a node what waits there; returns its report, or why it could not be asked."""
+async def node_report(peer: Peer, member: Member) -> NodeReport | str:
+    """Ask a node for its report; returns that or the error."""
     try:
         reply = await peer.call(member.address, Waiting(member.id, PAGE), ASK_TIMEOUT_S)
         if not isinstance(reply, Done):
-            return "it has just joined anew"
-        with reading(f"what {member.name} tells"):
+            return "it has just joined again"
+        with reading(f"the report of {member.name}"):
             return msgspec.json.decode(reply.text, type=NodeReport) if reply.ok else NodeReport()
     except HoldfastError as error:
         return str(error)
 
 
 async def target_errors(services: Services) -> dict[str, str]:
-    """The last errors of targets that take nothing at present, by the name or URL that operators see, as far
-    as nodes tell."""
+    """Return the last errors of targets that fail at present, by the name or URL that operators see."""
     reports = await node_reports(services, await services.coordinator().members())
     return {name: error for report in reports.values() for name, error in report.targets.items()}
 
 
 async def node_reports(services: Services, members: Iterable[Member]) -> dict[str, NodeReport]:
-    """The reports of the nodes that answer, by name."""
+    """Return the reports of the nodes that answer, by name."""
+    reports = await _reports(services, members)
+    return {member.name: report for member, report in reports if isinstance(report, NodeReport)}
+
+
+async def _reports(
+    services: Services, members: Iterable[Member]
+) -> Iterable[tuple[Member, NodeReport | str]]:
     ours = [member for member in members if not member.foreign]
+    if not ours:
+        return []
     peer = services.caller()
-    told = await asyncio.gather(*(what_waits(peer, member) for member in ours))
-    return {
-        member.name: report
-        for member, report in zip(ours, told, strict=True)
-        if isinstance(report, NodeReport)
-    }
+    return zip(ours, await asyncio.gather(*(node_report(peer, member) for member in ours)), strict=True)
 
 
 def of_streams(claims: Iterable[Claim]) -> list[Claim]:
-    """The claims that are of streams, and not of products."""
+    """Return the claims of streams, without those of products."""
     labels = tuple(product.claim_label for product in products() if product.claim_label)
     return [claim for claim in claims if not claim.key.startswith(labels)]
 
@@ -321,14 +319,14 @@ async def _of_products(
 
 
 def calls_per_message(loads: Iterable[Load]) -> float | None:
-    """Calls to metered services for each message handled, or None if none was."""
-    told = list(loads)
-    handled = sum(load.handled for load in told)
-    return round(sum(load.calls for load in told) / handled, 3) if handled else None
+    """Return the calls to metered services for each handled message, or None if none was handled."""
+    known = list(loads)
+    handled = sum(load.handled for load in known)
+    return round(sum(load.calls for load in known) / handled, 3) if handled else None
 
 
 async def all_checkpoints(state: StateStore) -> list[Checkpoint]:
-    """Every checkpoint, in order of key."""
+    """Return every checkpoint, in order of key."""
     found: list[Checkpoint] = []
     while page := await state.checkpoints(found[-1].key if found else "", PAGE):
         found.extend(page)
@@ -358,7 +356,7 @@ def _stream(
 
 
 async def stream_names(services: Services) -> list[str]:
-    """Streams that a commit or a claim is known of."""
+    """Return the names of streams that have a commit or a claim."""
     claims = await services.coordinator().claims()
     keys = [claim.key for claim in of_streams(claims)]
     keys += [point.key for point in await all_checkpoints(services.state())]

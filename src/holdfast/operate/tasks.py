@@ -1,5 +1,5 @@
-"""Tasks of an app: listed, looked at, ended, run anew. ``services`` are those that know the app's tasks, as
-:func:`holdfast.tasks.opening.producing` finds them."""
+"""Tasks of an app: listed, shown, cancelled, retried. ``services`` must know the app's tasks, as those that
+:func:`holdfast.tasks.opening.producing` finds."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from holdfast.tasks.discovery import Listing
 
 CANCEL_ACTION, RETRY_ACTION = "cancel a task", "send a task again"
-"""What the audit log calls what is done, whether on a page, by the API or on the command line."""
+"""The names of actions in the audit log."""
 
 DEFAULT_REASON = "by an operator"
 """The reason of a cancellation that gives none."""
 
 WAITING_LOOKED_AT, WAITING_PAGE = 1000, 100
-"""The most messages of a queue that are read to find the body of one task, and how many at once."""
+"""The most messages of a queue that are read to find the body of one task, and the size of a page."""
 
 LOOK_TIMEOUT_S = 5.0
 NO_STACKS = (
     "Its process doesn't answer: the handler is in a call that holds the interpreter, or the process stands"
     " still. If that lasts, stall_s or timeout_s of its type end it."
 )
-"""What to say where a process doesn't tell its stacks."""
+"""The explanation of a missing stack."""
 
 
 class TaskRunner(NamedTuple):
-    """A living node that runs a type of tasks, as the registry knows it."""
+    """A living node that runs a type of tasks, as in the registry."""
 
     type: str
     node: str
@@ -71,7 +71,7 @@ async def counts(services: Services, app: str) -> Mapping[tuple[str, State], int
 
 
 async def runners(services: Services, app: str) -> list[TaskRunner]:
-    """The living nodes that run each type."""
+    """Return the living nodes that run each type."""
     listing = await _listing(services, app)
     return [
         TaskRunner(name, each.node, each.address) for name, runs in listing.types.items() for each in runs
@@ -86,11 +86,11 @@ async def _listing(services: Services, app: str) -> Listing:
 
 
 async def tasks_warning(services: Services, app: str, types: Collection[str] = ()) -> str:
-    """Return a warning if no living node runs the app, or none runs some of these types; else an empty text.
-    Most of such names are misspelt."""
+    """Return a warning if no living node runs the app, or some of these types, as for misspelt names; else an
+    empty text."""
     try:
         running = {runner.type for runner in await runners(services, app)}
-    except HoldfastError:  # what was set is set in any case
+    except HoldfastError:  # the change is done anyway
         return ""
     if not running:
         return f"no node runs tasks of app {app!r} now"
@@ -101,7 +101,7 @@ async def tasks_warning(services: Services, app: str, types: Collection[str] = (
 
 
 async def known(services: Services, app: str, task_id: str) -> Task:
-    """One task whole, with what it returned. Raises OperationRefused if it isn't known."""
+    """Return one task with its result. Raises NotKnown."""
     task = await make_producer(services, app).status(task_id)
     if task is None:
         raise not_known(task_id)
@@ -109,16 +109,16 @@ async def known(services: Services, app: str, task_id: str) -> Task:
 
 
 def not_known(*task_ids: str) -> NotKnown:
-    """Return what to raise for tasks that aren't known."""
+    """Return the error for tasks that aren't known."""
     named = ", ".join(map(repr, task_ids))
-    return NotKnown(f"no task {named} is known, or not any more; `holdfast tasks ls` lists them")
+    return NotKnown(f"no task {named} is known, or it was deleted; `holdfast tasks ls` lists the tasks")
 
 
 class TaskLook(msgspec.Struct):
-    """The place of a running task in its code. ``stacks`` has the calls of each thread of its process,
-    the newest last: files, lines and functions; null if the process doesn't answer, because the handler holds
-    the interpreter (a long call of a library that doesn't release it) or the process stands still. ``ran_s``
-    is how long it has run, ``quiet_s`` how long ago it last said how far it is."""
+    """The place of a running task in its code. ``stacks`` has the calls of each thread of its process, the
+    newest last: files, lines and functions. It is null if the process doesn't answer: the handler holds the
+    interpreter in a long call, or the process stands still. ``ran_s`` is the time since its start, and
+    ``quiet_s`` the time since its last report of progress."""
 
     node: str
     stacks: str | None
@@ -130,7 +130,7 @@ class TaskLook(msgspec.Struct):
 
 
 async def look(services: Services, app: str, task_id: str) -> TaskLook:
-    """Look where a running task is, without a halt. Raises OperationRefused if it doesn't run."""
+    """Return where a running task is, without stopping it. Raises OperationRefused if it doesn't run."""
     task = await known(services, app, task_id)
     if task.state is not State.RUNNING:
         raise OperationRefused(f"task {task_id!r} doesn't run: it is {task.state.value}")
@@ -140,16 +140,15 @@ async def look(services: Services, app: str, task_id: str) -> TaskLook:
         raise OperationRefused(f"node {task.node!r}, where task {task_id!r} began, isn't there any more")
     member = Member(task.member, task.node, entry.address)
     text = await nodes.ask(services, member, LookAtTask(member.id, task_id), LOOK_TIMEOUT_S)
-    with reading(f"what {task.node} tells of {task_id}"):
-        told = msgspec.json.decode(text, type=dict[str, Any])
-        return msgspec.convert({"node": task.node, **told}, TaskLook)
+    with reading(f"the report of {task.node} about {task_id}"):
+        report = msgspec.json.decode(text, type=dict[str, Any])
+        return msgspec.convert({"node": task.node, **report}, TaskLook)
 
 
 async def sent_body(services: Services, app: str, task: Task) -> bytes | None:
-    """Return the body that a task was sent with, where nothing is taken from a queue to read it: of a delayed
-    one, of one that lies with the dead letters, and of one that waits or runs, where its queue can be looked
-    into and has it among the first ``WAITING_LOOKED_AT``. None elsewhere, and for a body that is stored
-    apart."""
+    """Return the body of a task, if it can be read without taking anything from a queue: for a delayed
+    task, for one in the dead letters, and for one among the first ``WAITING_LOOKED_AT`` messages of a queue
+    that can be read. Else, and for a body in an object store, return None."""
     data = task.message
     if not data and task.state is not State.SUCCEEDED:
         queue = services.queue(task_queue(app, task.type))
@@ -160,7 +159,7 @@ async def sent_body(services: Services, app: str, task: Task) -> bytes | None:
 
     try:
         body = decode_task(data, Envelope(app=app, task_id=task.task_id, task_type=task.type)).body
-    except InvalidMessage:  # what can't be read as a task is shown as it is
+    except InvalidMessage:  # a message that is no task is shown as it is
         return data
     return None if body.stored is not None else body.data
 
@@ -184,8 +183,8 @@ async def _waiting_body(queue: Queue, task: Task) -> bytes:
 
 
 async def cancel(services: Services, app: str, task_id: str, reason: str) -> None:
-    """Have a task end: at once if it waits, within seconds if it runs. Raises OperationRefused if it isn't
-    known, or has ended."""
+    """Cancel a task: at once if it waits, within seconds if it runs. Raises NotKnown, and OperationRefused
+    if it has ended."""
     task = await known(services, app, task_id)
     if task.ended:
         raise OperationRefused(f"task {task_id!r} is {task.state.value} already")
@@ -193,14 +192,14 @@ async def cancel(services: Services, app: str, task_id: str, reason: str) -> Non
 
 
 async def retry(services: Services, app: str, task_id: str) -> None:
-    """Run a task anew that failed and lies with the dead letters. Raises OperationRefused if it doesn't."""
+    """Run a task again that failed and is in the dead letters. Raises OperationRefused if it isn't."""
     task = await known(services, app, task_id)
     await make_producer(services, app).retry(task)
 
 
 async def check_app(services: Services, app: str) -> None:
-    """Raise NotKnown for an app of which neither the task store nor the registry knows anything. Whoever may
-    only read must not have stores opened that nobody uses."""
+    """Raise NotKnown for an app that neither the task store nor the registry knows: a request that only reads
+    mustn't open a new store."""
     if app in await services.task_apps():
         return
     from holdfast.tasks.discovery import Directory, Listing  # noqa: PLC0415
@@ -213,7 +212,8 @@ async def check_app(services: Services, app: str) -> None:
 
 @contextlib.asynccontextmanager
 async def services_of(services: Services, app: str) -> AsyncIterator[Services]:
-    """The services that know an app's tasks: these, or those that its nodes have told the registry."""
+    """Yield the services that know an app's tasks: these, or those that its nodes have put into the
+    registry."""
     found = await discovered(services.config, lambda: app, needs=PRODUCER_NEEDS, reads_only=True)
     if found is services.config:
         yield services

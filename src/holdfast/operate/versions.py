@@ -22,8 +22,8 @@ class VersionStanding(Enum):
 
 
 def standing(version: str) -> VersionStanding:
-    """Compare the version of a node with this one. All corrections of one release are the same. An empty text
-    stands for a version before 0.2, which told none."""
+    """Compare the version of a node with this one. All corrections of one release are the same. An empty
+    text is a version before 0.2, which reported none."""
     other, own = release(version), release(holdfast.__version__)
     if other == own:
         return VersionStanding.SAME
@@ -32,7 +32,7 @@ def standing(version: str) -> VersionStanding:
     return VersionStanding.BEFORE if other >= release(OLDEST) else VersionStanding.TOO_OLD
 
 
-def told(version: str) -> str:
+def version_text(version: str) -> str:
     """Return a node's version in words."""
     return version or "a version before 0.2"
 

@@ -71,6 +71,11 @@ class DeadLetter(msgspec.Struct, frozen=True):
     at: float = 0.0
     turn: int | None = None
 
+    @property
+    def kind(self) -> str:
+        """The kind of its reason, such as ``parked``: the part before the first colon."""
+        return self.reason.partition(":")[0]
+
 
 class DeadLetterRecord(msgspec.Struct):
     """The record of a dead letter, which databases store beside its id, attributes and body.

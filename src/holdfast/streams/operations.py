@@ -56,11 +56,7 @@ async def resume(state: StateStore, queue: Queue, key: str) -> tuple[Checkpoint,
 
     checkpoint = await _change(state, key, lambda _: RequestedChange(change, lambda now: not now.parked))
     plain = key.partition("/")[2]
-    overflow = [
-        letter
-        async for letter in dead_letters(queue, plain)
-        if letter.reason.partition(":")[0] == PARKED_DEAD_LETTER
-    ]
+    overflow = [letter async for letter in dead_letters(queue, plain) if letter.kind == PARKED_DEAD_LETTER]
     overflow.sort(key=in_order)
     sent = 0
     for some in batches(queue, overflow):

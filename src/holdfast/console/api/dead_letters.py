@@ -11,9 +11,10 @@ from msgspec import Meta
 from holdfast.common.message import KEY_BYTES_MAX
 from holdfast.console.api.known import check_queue
 from holdfast.console.api.lists import LIMIT, Cursor, Limit, Next, cursor, place_in, shown
-from holdfast.console.api.operations import Call, Operation
+from holdfast.console.api.operations import Call, Operation, described
 from holdfast.console.parts import ConsoleParts
 from holdfast.operate import dead_letters
+from holdfast.operate.actions import NoFields
 from holdfast.operate.dead_letters import DeadLettersDone, dead_letter_record
 
 ACT_MAX = 1000
@@ -27,18 +28,20 @@ class DeadLettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The parameters that choose dead letters."""
 
     queue: QueueName
-    key: Annotated[str | None, Meta(description="Only those of this key.")] = None
-    reason: Annotated[str, Meta(max_length=1000, description="Only those whose reason contains this.")] = ""
+    key: Annotated[str | None, Meta(description="Only dead letters of this key.")] = None
+    reason: Annotated[
+        str, Meta(max_length=1000, description="Only dead letters whose reason contains this.")
+    ] = ""
     limit: Limit = LIMIT
     cursor: Cursor = ""
 
 
 class DeadLetterList(msgspec.Struct):
     """Some dead letters of a queue, with their ``ids`` in the same order: give these to redrive or purge
-    exactly what was looked at. ``hides``: looking at dead letters of this queue hides them from others for a
-    while, so what is missing here may be looked at by somebody else. ``warning``: those that would come back,
-    if they were redriven, because their streams have passed them; empty for none, and where the queue
-    ``hides``, since to find them may read the letters again."""
+    exactly them. With ``hides``, reading dead letters of this queue hides them from other readers for a
+    while, so some may be missing here. ``warning`` names dead letters that would come back if they were
+    redriven, because their streams have passed them; it is empty for none, and for a queue that
+    ``hides``."""
 
     letters: list[dict[str, Any]]
     ids: list[str]
@@ -64,40 +67,27 @@ class DeadLetterOperations:
     def all(self) -> Sequence[Operation]:
         """Return all of them."""
         return [
-            Operation(
-                method="GET",
-                path="/dead-letters",
-                name="listDeadLetters",
-                summary="List some dead letters of a queue, each with its reason.",
-                act=self._list,
-                answer=DeadLetterList,
-                query=DeadLettersQuery,
-            ),
-            Operation(
-                method="POST",
-                path="/dead-letters/redrive",
-                name="redriveDeadLetters",
+            described(self._list, "GET", "/dead-letters", "listDeadLetters"),
+            described(
+                self._redrive,
+                "POST",
+                "/dead-letters/redrive",
+                "redriveDeadLetters",
                 action=dead_letters.REDRIVE_ACTION,
-                summary="Send exactly these dead letters again, in the order of their messages.",
-                act=self._redrive,
-                answer=DeadLettersDone,
-                body=ChosenDeadLetters,
                 subject=lambda call: str(call.body.queue),
             ),
-            Operation(
-                method="POST",
-                path="/dead-letters/purge",
-                name="purgeDeadLetters",
+            described(
+                self._purge,
+                "POST",
+                "/dead-letters/purge",
+                "purgeDeadLetters",
                 action=dead_letters.PURGE_ACTION,
-                summary="Remove exactly these dead letters for good.",
-                act=self._purge,
-                answer=DeadLettersDone,
-                body=ChosenDeadLetters,
                 subject=lambda call: str(call.body.queue),
             ),
         ]
 
     async def _list(self, call: Call[DeadLettersQuery, None]) -> DeadLetterList:
+        """List some dead letters of a queue, each with its reason."""
         query = call.query
         await check_queue(self._parts, query.queue)
         (after,) = place_in(query.cursor, (str,)) or ("",)
@@ -118,17 +108,18 @@ class DeadLetterOperations:
         warning = "" if hides else (await dead_letters.passed(self._services, ids)).warning
         return DeadLetterList(records, ids, following, hides, warning)
 
-    async def _redrive(self, call: Call[Any, ChosenDeadLetters]) -> DeadLettersDone:
+    async def _redrive(self, call: Call[NoFields, ChosenDeadLetters]) -> DeadLettersDone:
+        """Send exactly these dead letters again, in the order of their messages."""
         done = await dead_letters.redrive_ids(self._services, call.body.queue, call.body.ids)
-        call.outcome = _told(done)
+        call.outcome = _outcome(done)
         return done
 
-    async def _purge(self, call: Call[Any, ChosenDeadLetters]) -> DeadLettersDone:
+    async def _purge(self, call: Call[NoFields, ChosenDeadLetters]) -> DeadLettersDone:
+        """Remove exactly these dead letters for good."""
         done = await dead_letters.purge_ids(self._services, call.body.queue, call.body.ids)
-        call.outcome = _told(done)
+        call.outcome = _outcome(done)
         return done
 
 
-def _told(done: DeadLettersDone) -> str:
-    told = f"{done.done} of {done.asked}"
-    return f"{told}; {'; '.join(done.failed)}" if done.failed else told
+def _outcome(done: DeadLettersDone) -> str:
+    return "; ".join([f"{done.done} of {done.asked}", *done.failed])

@@ -1,4 +1,4 @@
-"""Names that callers give: whoever may only read must not have queues and stores opened that nobody uses."""
+"""Checks of names that callers give: a request that only reads mustn't open new queues and stores."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from holdfast.operate import tasks
 
 
 async def check_queue(parts: ConsoleParts, name: str) -> None:
-    """Raise NotKnown for a queue that nothing is known of."""
+    """Raise NotKnown for an unknown queue."""
     if name in parts.overview.queues or name in parts.index.names:
         return
     if any(name in member.load.queues for member in parts.overview.members):
         return
     if name not in await parts.services.queue_names():
-        raise NotKnown(f"nothing is known of a queue {name[:200]!r}; GET /api/v1/overview lists all")
+        raise NotKnown(f"no queue {name[:200]!r} is known; GET /api/v1/overview lists all")
 
 
 async def check_app(parts: ConsoleParts, name: str) -> None:
-    """Raise NotKnown for an app of which no tasks are known."""
+    """Raise NotKnown for an app without tasks."""
     if any(known.app == name for known in parts.overview.tasks):
         return
     try:

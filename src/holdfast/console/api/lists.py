@@ -19,7 +19,7 @@ SHOWN_BYTES = 16_384
 """Larger bodies are cut."""
 
 Limit = Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="The most to list.")]
-Cursor = Annotated[str, Meta(max_length=4000, description="What the page before said in `next`.")]
+Cursor = Annotated[str, Meta(max_length=4000, description="The `next` of the page before.")]
 Next = Annotated[str, Meta(description="The cursor of the next page; empty if this is the last.")]
 
 
@@ -29,7 +29,7 @@ def cursor(*place: Any) -> str:
 
 
 def place_in(text: str, kinds: Sequence[type]) -> list[Any] | None:
-    """Return the place that a cursor tells, None for no cursor. Raises InvalidMessage."""
+    """Return the place in a list that a cursor stands for; None without a cursor. Raises InvalidMessage."""
     if not text:
         return None
     try:
@@ -37,14 +37,17 @@ def place_in(text: str, kinds: Sequence[type]) -> list[Any] | None:
     except (ValueError, RecursionError):
         place = None
     if not isinstance(place, list) or [type(part) for part in place] != list(kinds):
-        raise InvalidMessage("parameter 'cursor' is none that this list has given; leave it out", "cursor")
+        raise InvalidMessage(
+            "parameter 'cursor' isn't from this list; give `next` of the page before, or leave it out",
+            "cursor",
+        )
     return place
 
 
 def shown(data: bytes, name: str) -> dict[str, Any]:
     """Return a body as a field of a record, and its size. Of a large one only the beginning is shown, in
     Base64."""
-    told = {f"{name}_bytes": len(data)}
+    size = {f"{name}_bytes": len(data)}
     if len(data) <= SHOWN_BYTES:
-        return told | body(data, name)
-    return told | {f"{name}_begins_base64": base64.b64encode(data[:SHOWN_BYTES]).decode()}
+        return size | body(data, name)
+    return size | {f"{name}_begins_base64": base64.b64encode(data[:SHOWN_BYTES]).decode()}

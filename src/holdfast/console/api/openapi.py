@@ -12,26 +12,26 @@ from holdfast.console.api.operations import JSON, PREFIX, Operation
 from holdfast.http.serving import MEDIA_TYPE, Problem
 
 SCHEMAS = "#/components/schemas/{name}"
-ABOUT = """What operators see and do, for programs.
+ABOUT = """The console for programs: what operators see and do.
 
 A key that holds `/` has it as `%2F` in a path. Times are ISO 8601 in UTC, unless a field ends in `_s` or
 `_at`: those are in seconds. Lists are bounded; where there is more, `next` has what to give as `cursor` for
 the next page.
 
-A caller shows a bearer token, which `holdfast console-token` makes. Operations that change something
+A caller sends a bearer token, which `holdfast console-token` makes. Operations that change something
 need the right `operate`, and are in the audit log with who asked.
 """
 REFUSED = {
     "400": "The path, a parameter or the body is wrong; the text names it.",
-    "401": "No token was shown, or one that isn't known.",
+    "401": "The token is missing or unknown.",
     "403": "The token lacks the right, or a page of another site has asked.",
     "404": "There is no such thing.",
-    "409": "It makes no sense as things stand; nothing was done.",
+    "409": "The present state doesn't allow it; nothing was done.",
     "413": "The body is too large.",
-    "415": "The body is no JSON.",
+    "415": "The body isn't JSON.",
     "422": "A value can't be used, or a setting of the console is wrong.",
-    "503": "A service or a node doesn't answer, and nothing was done: try again.",
-    "504": "No answer in time; it may have been done. Look before you repeat it.",
+    "503": "A service or a node doesn't answer; nothing was done. Try again.",
+    "504": "No answer in time; it may have been done. Check before you repeat it.",
 }
 PARTS = {
     "stream": "The name of a stream.",
@@ -68,7 +68,7 @@ def describe(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _operation(operation: Operation, schemas: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
         "tags": [operation.tag or operation.path.split("/")[1]],
@@ -78,16 +78,19 @@ def _operation(operation: Operation, schemas: dict[str, Any], components: dict[s
         ],
     }
     if operation.description:
-        told["description"] = operation.description
+        described["description"] = operation.description
     if operation.body is not None:
-        told["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas[repr(operation.body)]}}}
+        described["requestBody"] = {
+            "required": True,
+            "content": {JSON: {"schema": schemas[repr(operation.body)]}},
+        }
     refused = {
         status: {"description": text, "content": {MEDIA_TYPE: {"schema": schemas[repr(Problem)]}}}
         for status, text in REFUSED.items()
         if operation.body is not None or status != "415"
     }
     done = {"description": "Done.", "content": {JSON: {"schema": schemas[repr(operation.answer)]}}}
-    return told | {"responses": {str(operation.status): done, **refused}}
+    return described | {"responses": {str(operation.status): done, **refused}}
 
 
 def _part(name: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """One operation of the API: what it takes and returns, and how a request becomes a call of it.
 
-Path, parameters and body are checked against declared types before anything is done. What isn't declared is
-refused, because a misspelt field would else do nothing. ``GET`` only reads; every other operation changes
-something, needs the right ``operate``, and is in the audit log: its intent before it begins, its outcome once
-it has ended. A change that has begun goes on although its caller hangs up.
+Path, parameters and body are checked against declared types first. Undeclared fields are refused, because a
+misspelt one would do nothing. ``GET`` only reads; every other operation changes something, needs the right
+``operate``, and is in the audit log: its intent before it begins, its outcome afterwards. A change that has
+begun continues if its caller hangs up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from types import NoneType
+from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -33,15 +34,16 @@ from holdfast.wiring.services import Services
 
 PREFIX = "/api/v1"
 BODY_BYTES_MAX = 1 << 20
-"""The largest body of a request, unless the operation says otherwise."""
+"""The most bytes of a request's body by default."""
 
 BODY_S = 30.0
-"""How long a request's body may take to arrive."""
+"""Seconds that a request's body may take to arrive."""
 
 JSON = "application/json"
-ANYBODY = "(nobody named)"
-"""Who is in the audit log where the console knows no names."""
+NO_NAME = "(no name)"
+"""The caller in the audit log if the console knows no names."""
 
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 QueryT = TypeVar("QueryT")
 BodyT = TypeVar("BodyT")
 
@@ -54,7 +56,7 @@ class Call(Generic[QueryT, BodyT]):
         path: the parts of the path by their names, decoded.
         query: the parameters.
         body: the body.
-        outcome: what the audit log says of a change that has succeeded.
+        outcome: the text in the audit log of a change that has succeeded.
     """
 
     path: Mapping[str, str]
@@ -68,23 +70,23 @@ class Operation:
     """An operation.
 
     Attributes:
-        method: how it is asked for.
+        method: the HTTP method.
         path: its path below ``/api/v1``, with names of its parts in braces.
         name: its name for programs, such as ``pauseStream``.
         summary: what it does, in a sentence.
-        act: does it; what it returns is written as JSON.
-        answer: the type of that.
+        act: performs it; its return value is the answer, in JSON.
+        answer: the type of the answer.
         query: the parameters, as a struct.
         body: the body, as a struct; None for an operation that takes none.
         action: what the audit log calls a change, such as ``pause``.
-        subject: what the audit log says is changed; the parts of the path, unless told.
+        subject: what the audit log says is changed; the parts of the path by default.
         tag: the group of operations that it belongs to.
         status: the status of a success.
         body_bytes_max: the largest body.
         description: more than the summary says.
     """
 
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+    method: Method
     path: str
     name: str
     summary: str
@@ -139,10 +141,32 @@ async def _audited(operation: Operation, call: Call[Any, Any], audit: AuditLog, 
     subject = operation.subject(call) if operation.subject else "/".join(call.path.values())
     details = audited_fields(call.body) if isinstance(call.body, msgspec.Struct) else {}
     name = operation.action or operation.name
-    async with audit.doing(who or ANYBODY, name, subject, details) as under_way:
+    async with audit.doing(who or NO_NAME, name, subject, details) as under_way:
         answer = await operation.act(call)
         under_way.text = call.outcome
     return answer
+
+
+def described(
+    act: Callable[[Call[Any, Any]], Awaitable[Any]], method: Method, path: str, name: str, **more: Any
+) -> Operation:
+    """Return the operation of a function. Its signature has the types of parameters, body and answer, and its
+    docstring the summary and the description. ``more`` are further attributes."""
+    hints = get_type_hints(act, include_extras=True)
+    query, body = get_args(hints["call"])
+    summary, _, description = (" ".join(each.split()) for each in (act.__doc__ or "").partition("\n\n"))
+    return Operation(
+        method=method,
+        path=path,
+        name=name,
+        summary=summary,
+        description=description,
+        act=act,
+        answer=hints["return"],
+        query=query,
+        body=None if body is NoneType else body,
+        **more,
+    )
 
 
 def derived(
@@ -171,7 +195,7 @@ def derived(
     )
 
 
-# --- what a request says
+# --- requests
 
 
 async def _call(operation: Operation, names: re.Pattern[str], request: web.Request) -> Call[Any, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.console.api.lists import LIMIT, Limit
-from holdfast.console.api.operations import Call, Operation
+from holdfast.console.api.operations import Call, Operation, described
 from holdfast.console.audit import AuditEntry
 from holdfast.console.overview import Need, Sample, TaskTotals
 from holdfast.console.parts import ConsoleParts
@@ -34,7 +34,7 @@ class NodeRecord(msgspec.Struct):
 
 
 class LostNodeRecord(msgspec.Struct):
-    """A node that ended without a drain within the last hour, at this time. It had ``streams``: of these,
+    """A node that ended without a drain within the last hour, at this time. Of its ``streams``,
     ``elsewhere`` are on other nodes now, and the rest on none."""
 
     name: str
@@ -46,8 +46,8 @@ class LostNodeRecord(msgspec.Struct):
 
 
 class StreamCounts(msgspec.Struct):
-    """The numbers of all streams, and of those that are parked, wait for something, or have effects that
-    no target has taken."""
+    """The numbers of all streams, of parked and waiting ones, and of streams with effects that no target has
+    taken."""
 
     total: int
     parked: int
@@ -58,9 +58,9 @@ class StreamCounts(msgspec.Struct):
 
 class OverviewAnswer(msgspec.Struct):
     """The cluster at a glance. ``lost`` are nodes that ended without a drain within the last hour, the last
-    one first. ``needs`` is what needs attention, the worst first. ``products`` is what products tell.
-    ``samples`` are those of the last hour, the oldest first. ``age_s`` and ``index_age_s`` are how old this
-    is: what nodes tell, and what is known of streams; null while that is being read for the first time."""
+    one first. ``needs`` is what needs attention, the worst first. ``products`` has the tables of products.
+    ``samples`` are those of the last hour, oldest first. ``age_s`` is the age of the data from nodes, and
+    ``index_age_s`` that of the data of streams; null while they are read for the first time."""
 
     nodes: list[NodeRecord]
     lost: list[LostNodeRecord]
@@ -102,40 +102,21 @@ class ClusterOperations:
     def all(self) -> Sequence[Operation]:
         """Return all of them."""
         return [
-            Operation(
-                method="GET",
-                path="/overview",
-                name="getOverview",
-                summary="Look at the whole cluster: nodes, queues, streams, tasks, what needs attention.",
-                act=self._overview,
-                answer=OverviewAnswer,
-                tag="cluster",
-            ),
-            Operation(
-                method="POST",
-                path="/nodes/{node}/drain",
-                name="drainNode",
+            described(self._overview, "GET", "/overview", "getOverview", tag="cluster"),
+            described(
+                self._drain,
+                "POST",
+                "/nodes/{node}/drain",
+                "drainNode",
                 action="drain",
-                summary="Have a node bring its streams to the others, and end: it begins to.",
-                act=self._drain,
-                answer=DrainingNode,
-                body=NoFields,
                 status=202,
                 tag="cluster",
             ),
-            Operation(
-                method="GET",
-                path="/audit",
-                name="listAudit",
-                summary="List who wanted what changed, and what came of it.",
-                act=self._audit,
-                answer=AuditList,
-                query=AuditQuery,
-                tag="cluster",
-            ),
+            described(self._audit, "GET", "/audit", "listAudit", tag="cluster"),
         ]
 
     async def _overview(self, call: Call[NoFields, None]) -> OverviewAnswer:
+        """Look at the whole cluster: nodes, queues, streams, tasks, what needs attention."""
         self._parts.attention.asked()
         overview, index = self._parts.overview, self._parts.index
         return OverviewAnswer(
@@ -159,10 +140,12 @@ class ClusterOperations:
         )
 
     async def _drain(self, call: Call[NoFields, NoFields]) -> DrainingNode:
+        """Have a node bring its streams to the others, and end: it begins to."""
         member = await nodes.drain(self._parts.services, call.path["node"])
         return DrainingNode(member.name, member.id)
 
     async def _audit(self, call: Call[AuditQuery, None]) -> AuditList:
+        """List the audit log: who changed what, and the outcome."""
         return AuditList(await self._parts.audit.entries(call.query.limit))
 
 

@@ -14,8 +14,8 @@ from msgspec import Meta
 from holdfast.common.codec import decode_plain
 from holdfast.common.text import counted
 from holdfast.console.api.lists import LIMIT, Cursor, Limit, Next, cursor, place_in, shown
-from holdfast.console.api.operations import Call, Operation, derived
-from holdfast.console.index import IndexedStream, Question, Sort, Standing
+from holdfast.console.api.operations import Call, Operation, derived, described
+from holdfast.console.index import IndexedStream, Question, Sort, Standing, StreamIndex
 from holdfast.console.parts import ConsoleParts
 from holdfast.console.timeline import life_of
 from holdfast.errors import InvalidMessage, NotKnown
@@ -89,8 +89,8 @@ class StreamTimer(msgspec.Struct):
 
 
 class LifeEvent(msgspec.Struct):
-    """Something that happened to a stream. ``at`` is empty where nothing tells when. ``node`` is the name of
-    the node where it happened, or to which the stream came; empty where that isn't known."""
+    """An event of a stream. ``at`` is empty if the time is unknown. ``node`` is the node where it happened,
+    or to which the stream came; empty if unknown."""
 
     at: str
     text: str
@@ -147,78 +147,38 @@ class StreamOperations:
         """Return all of them."""
         one = "/streams/{stream}/{key}"
         return [
-            Operation(
-                method="GET",
-                path="/streams",
-                name="listStreams",
-                summary="Search and sort all streams.",
-                act=self._list,
-                answer=StreamList,
-                query=StreamsQuery,
-            ),
-            Operation(
-                method="GET",
-                path=one,
-                name="getStream",
-                summary="Look at one stream: where it is, what it waits for, what it has to do.",
-                act=self._show,
-                answer=StreamView,
-            ),
+            described(self._list, "GET", "/streams", "listStreams"),
+            described(self._show, "GET", one, "getStream"),
             *(derived(action, one, full_key, self._services) for action in streams.ACTIONS),
-            Operation(
-                method="POST",
-                path="/streams/{stream}/messages",
-                name="sendMessages",
+            described(
+                self._send,
+                "POST",
+                "/streams/{stream}/messages",
+                "sendMessages",
                 action="send",
-                summary="Send messages to a stream: all of them are checked before any is sent.",
-                act=self._send,
-                answer=SentMessages,
-                body=NewMessages,
                 status=202,
                 body_bytes_max=4 * self._services.config.max_message_bytes,
-                description="If no answer comes, some may have been sent. Sending the same again does no harm"
-                " if messages have a `seq` or a `message_id`.",
             ),
         ]
 
     async def _list(self, call: Call[StreamsQuery, None]) -> StreamList:
+        """Search and sort all streams."""
         self._parts.attention.asked()
-        query, index = call.query, self._parts.index
+        query, index, now = call.query, self._parts.index, self._parts.clock.wall()
         question = Question(query.text.strip(), query.stream, query.standing, query.sort, query.down)
         found = index.find(question, 0, max(1, len(index))).streams
         begin = _after(found, query, place_in(query.cursor, (int, str)))
         page = found[begin : begin + query.limit]
         end = begin + len(page)
         return StreamList(
-            streams=[self._listed(stream) for stream in page],
+            streams=[listed(index, stream, now) for stream in page],
             total=len(found),
             next=cursor(end, page[-1].key) if page and end < len(found) else "",
             age_s=index.age_s,
         )
 
-    def _listed(self, stream: IndexedStream) -> ListedStream:
-        index, now = self._parts.index, self._parts.clock.wall()
-        owner, waits, lag = index.owner(stream), index.waits.get(stream.key), index.lags.get(stream.key)
-        work = index.runs.get(stream.key)
-        name, key = split_key(stream.key)
-        return ListedStream(
-            stream=name,
-            key=key,
-            owner=owner.name if owner is not None else "",
-            epoch=stream.epoch,
-            run=stream.run,
-            seq=stream.seq,
-            done=stream.done,
-            skipped=stream.skipped,
-            parked=stream.parked,
-            quiet_s=max(0.0, now - stream.at) if stream.at else None,
-            lag_s=lag.lag_s if lag is not None else None,
-            waits=waits.sentence if waits is not None else "",
-            runs=work.sentence if work is not None else "",
-            messages=index.messages(stream.key),
-        )
-
     async def _show(self, call: Call[NoFields, None]) -> StreamView:
+        """Look at one stream: where it is, what it waits for, what it has to do."""
         services, key, index = self._services, full_key(call.path), self._parts.index
         asked_at = services.clock.wall()
         found = await services.state().peek(key)
@@ -248,6 +208,10 @@ class StreamOperations:
         )
 
     async def _send(self, call: Call[NoFields, NewMessages]) -> SentMessages:
+        """Send messages to a stream: all of them are checked before any is sent.
+
+        If no answer comes, some may have been sent. Sending the same again does no harm if messages have a
+        `seq` or a `message_id`."""
         stream = call.path["stream"]
         messages = [_message(n, message) for n, message in enumerate(call.body.messages)]
         warning = await stream_warning(self._services, stream)
@@ -259,6 +223,29 @@ class StreamOperations:
 def full_key(path: Mapping[str, str]) -> str:
     """Return the full key of the stream that the parts of a path name."""
     return f"{path['stream']}/{path['key']}"
+
+
+def listed(index: StreamIndex, stream: IndexedStream, now: float) -> ListedStream:
+    """Return a stream as lists show it."""
+    owner, waits, lag = index.owner(stream), index.waits.get(stream.key), index.lags.get(stream.key)
+    work = index.runs.get(stream.key)
+    name, key = split_key(stream.key)
+    return ListedStream(
+        stream=name,
+        key=key,
+        owner=owner.name if owner is not None else "",
+        epoch=stream.epoch,
+        run=stream.run,
+        seq=stream.seq,
+        done=stream.done,
+        skipped=stream.skipped,
+        parked=stream.parked,
+        quiet_s=max(0.0, now - stream.at) if stream.at else None,
+        lag_s=lag.lag_s if lag is not None else None,
+        waits=waits.sentence if waits is not None else "",
+        runs=work.sentence if work is not None else "",
+        messages=index.messages(stream.key),
+    )
 
 
 def _after(found: Sequence[IndexedStream], query: StreamsQuery, place: list[Any] | None) -> int:

@@ -1,4 +1,4 @@
-"""Tasks of apps: listed, looked at, sent, ended, run anew; their limits, and what the clock sends."""
+"""Tasks of apps, their limits and their schedules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.common.message import check_key
 from holdfast.common.settings import COUNT_MAX, SECONDS_MAX
 from holdfast.console.api.known import check_app
 from holdfast.console.api.lists import LIMIT, Cursor, Limit, Next, cursor, place_in
-from holdfast.console.api.operations import Call, Operation, derived
+from holdfast.console.api.operations import Call, Operation, derived, described
 from holdfast.console.overview import TaskTotals
 from holdfast.console.parts import ConsoleParts
 from holdfast.operate import limits, periodic, tasks
@@ -32,7 +32,11 @@ from holdfast.tasks.schedule import ScheduleEntry
 MaybeLimit = Annotated[int, Meta(ge=0, le=COUNT_MAX, description="0 is no limit.")] | None
 Since = Annotated[
     float,
-    Meta(ge=0, le=SECONDS_MAX, description="Queued, started or ended so many seconds ago at most."),
+    Meta(
+        ge=0,
+        le=SECONDS_MAX,
+        description="Only tasks that were queued, started or ended within the last so many seconds.",
+    ),
 ]
 Rate = Annotated[float, Meta(ge=0, le=COUNT_MAX)]
 
@@ -51,21 +55,21 @@ class TasksQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TaskList(msgspec.Struct):
-    """A page of tasks, in the order of their ids. How many there are is told by `listTaskApps`."""
+    """A page of tasks in order of their ids. `listTaskApps` has the number of all."""
 
     tasks: list[TaskStanding]
     next: Next
 
 
 class TaskApps(msgspec.Struct):
-    """The apps that have tasks: of each type, how many stand in each state."""
+    """The apps that have tasks, with the number of each type in each state."""
 
     apps: list[TaskTotals]
 
 
 class NewTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A task to send. Of the tasks of one type with the same ``dedupe``, only the first is run. ``then`` is
-    what is sent once it has succeeded, ``on_failure`` what is sent if it ends otherwise."""
+    sent when it has succeeded, ``on_failure`` if it ends otherwise."""
 
     task_type: Annotated[str, Meta(min_length=1)]
     body: Any = None
@@ -106,8 +110,8 @@ class NewLimits(
     forbid_unknown_fields=True,
     rename={"maximum": "global", "per_node": "node"},
 ):
-    """The limits to change; what is left out stays as it is. ``rates``: attempts per second by type; null is
-    as the code of the app declares."""
+    """The limits to change; a limit that is left out stays. ``rates`` are attempts per second by type; null
+    is the rate that the app's code declares."""
 
     maximum: MaybeLimit = None
     per_node: MaybeLimit = None
@@ -116,7 +120,7 @@ class NewLimits(
 
 
 class NewEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A task that the clock sends. ``cron`` has five fields, in the time zone ``zone``."""
+    """A task in the schedule. ``cron`` has five fields, in the time zone ``zone``."""
 
     cron: str
     task_type: str
@@ -131,7 +135,7 @@ class NewEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScheduleView(msgspec.Struct):
-    """The schedule of an app by name, and beside it when its living nodes do what its code declares."""
+    """The schedule of an app by name, and the times that the code of its living nodes declares."""
 
     entries: dict[str, ScheduleEntry]
     declared: dict[str, DeclaredTimes]
@@ -148,111 +152,47 @@ class TaskOperations:
         """Return all of them."""
         app, one = "/tasks/{app}", "/tasks/{app}/{trace_id}"
         return [
-            Operation(
-                method="GET",
-                path="/tasks",
-                name="listTaskApps",
-                summary="List the apps that have tasks, and how many stand in each state.",
-                act=self._apps,
-                answer=TaskApps,
-            ),
-            Operation(
-                method="GET",
-                path=app,
-                name="listTasks",
-                summary="List tasks of an app.",
-                act=self._list,
-                answer=TaskList,
-                query=TasksQuery,
-            ),
-            Operation(
-                method="POST",
-                path=app,
-                name="sendTask",
+            described(self._apps, "GET", "/tasks", "listTaskApps"),
+            described(self._list, "GET", app, "listTasks"),
+            described(
+                self._send,
+                "POST",
+                app,
+                "sendTask",
                 action="send a task",
-                summary="Send a task.",
-                description="A task with a `trace_id` may be sent again without harm if no answer comes.",
-                act=self._send,
-                answer=SentTaskId,
-                body=NewTask,
                 status=202,
                 body_bytes_max=4 * self._services.config.max_message_bytes,
             ),
-            Operation(
-                method="GET",
-                path=one,
-                name="getTask",
-                summary="Look at one task: state, progress, what it returned or why it failed.",
-                act=self._show,
-                answer=TaskStanding,
-            ),
-            Operation(
-                method="GET",
-                path=f"{one}/stack",
-                name="getTaskStack",
-                summary="Look where a running task is: the stack of its handler, and how far it is.",
-                description="The handler goes on. There are files, lines and functions, and no values.",
-                act=self._stack,
-                answer=TaskLook,
-            ),
+            described(self._show, "GET", one, "getTask"),
+            described(self._stack, "GET", f"{one}/stack", "getTaskStack"),
             *(
                 derived(action, one, lambda path: TaskName(path["app"], path["trace_id"]), self._services)
                 for action in ACTIONS
             ),
-            Operation(
-                method="GET",
-                path="/limits",
-                name="listLimits",
-                summary="List the limits of apps, and how many tasks nodes may run at present.",
-                act=self._limits,
-                answer=LimitList,
+            described(self._limits, "GET", "/limits", "listLimits"),
+            described(self._set_limits, "PATCH", "/limits/{app}", "setLimits", action=limits.SET_ACTION),
+            described(self._schedule, "GET", "/periodic/{app}", "getSchedule"),
+            described(
+                self._set_periodic, "PUT", "/periodic/{app}/{name}", "setPeriodic", action=periodic.SET_ACTION
             ),
-            Operation(
-                method="PATCH",
-                path="/limits/{app}",
-                name="setLimits",
-                action=limits.SET_ACTION,
-                summary="Change how many tasks of an app may run at once, and how many begin per second.",
-                act=self._set_limits,
-                answer=LimitRecord,
-                body=NewLimits,
-            ),
-            Operation(
-                method="GET",
-                path="/periodic/{app}",
-                name="getSchedule",
-                summary="List what the clock sends.",
-                act=self._schedule,
-                answer=ScheduleView,
-            ),
-            Operation(
-                method="PUT",
-                path="/periodic/{app}/{name}",
-                name="setPeriodic",
-                action=periodic.SET_ACTION,
-                summary="Have a task sent by the clock, or change when and what is sent.",
-                act=self._set_periodic,
-                answer=ScheduleView,
-                body=NewEntry,
-            ),
-            Operation(
-                method="DELETE",
-                path="/periodic/{app}/{name}",
-                name="removePeriodic",
+            described(
+                self._remove_periodic,
+                "DELETE",
+                "/periodic/{app}/{name}",
+                "removePeriodic",
                 action=periodic.REMOVE_ACTION,
-                summary="Remove a task from the schedule. What was sent goes on.",
-                act=self._remove_periodic,
-                answer=ScheduleView,
             ),
         ]
 
     # --- tasks
 
     async def _apps(self, call: Call[NoFields, None]) -> TaskApps:
+        """List the apps that have tasks, with the number in each state."""
         self._parts.attention.asked()
         return TaskApps(list(self._parts.overview.tasks))
 
     async def _list(self, call: Call[TasksQuery, None]) -> TaskList:
+        """List tasks of an app."""
         query = call.query
         await check_app(self._parts, call.path["app"])
         (after,) = place_in(query.cursor, (str,)) or ("",)
@@ -272,6 +212,9 @@ class TaskOperations:
         return TaskList([standing_of(task) for task in found], cursor(found[-1].task_id) if more else "")
 
     async def _send(self, call: Call[NoFields, NewTask]) -> SentTaskId:
+        """Send a task.
+
+        A task with a `trace_id` may be sent again without harm if no answer comes."""
         app = call.path["app"]
         async with services_of(self._services, app) as services:
             (trace,) = await make_producer(services, app).send([call.body.order()])
@@ -279,12 +222,16 @@ class TaskOperations:
         return SentTaskId(trace)
 
     async def _show(self, call: Call[NoFields, None]) -> TaskStanding:
+        """Show one task: state, progress, result or error."""
         app = call.path["app"]
         await check_app(self._parts, app)
         async with services_of(self._services, app) as services:
             return standing_of(await tasks.known(services, app, call.path["trace_id"]))
 
     async def _stack(self, call: Call[NoFields, None]) -> TaskLook:
+        """Show where a running task is: the stack of its handler, and its progress.
+
+        The handler goes on. There are files, lines and functions, and no values."""
         app = call.path["app"]
         await check_app(self._parts, app)
         async with services_of(self._services, app) as services:
@@ -293,9 +240,11 @@ class TaskOperations:
     # --- limits
 
     async def _limits(self, call: Call[NoFields, None]) -> LimitList:
+        """List the limits of apps, and how many tasks nodes may run at present."""
         return LimitList(await limits.listed(self._services))
 
     async def _set_limits(self, call: Call[NoFields, NewLimits]) -> LimitRecord:
+        """Change how many tasks of an app may run at once, and how many begin per second."""
         wish = call.body
         return await limits.change_limits(
             self._services,
@@ -308,21 +257,26 @@ class TaskOperations:
 
     # --- by the clock
 
-    async def _schedule(self, call: Call[Any, Any]) -> ScheduleView:
-        app = call.path["app"]
+    async def _schedule(self, call: Call[NoFields, None]) -> ScheduleView:
+        """List the schedule."""
+        return await self._view(call.path["app"])
+
+    async def _view(self, app: str) -> ScheduleView:
         async with services_of(self._services, app) as services:
             return ScheduleView(
                 await periodic.schedule(services, app), await periodic.declared(services, app)
             )
 
     async def _set_periodic(self, call: Call[NoFields, NewEntry]) -> ScheduleView:
+        """Add a task to the schedule, or change its times or the task."""
         app, entry = call.path["app"], ScheduleEntry(**msgspec.structs.asdict(call.body))
         async with services_of(self._services, app) as services:
             await periodic.set_entry(services, app, call.path["name"], entry)
-        return await self._schedule(call)
+        return await self._view(app)
 
     async def _remove_periodic(self, call: Call[NoFields, None]) -> ScheduleView:
+        """Remove a task from the schedule. Tasks that were sent continue."""
         app = call.path["app"]
         async with services_of(self._services, app) as services:
             await periodic.remove_entry(services, app, call.path["name"])
-        return await self._schedule(call)
+        return await self._view(app)

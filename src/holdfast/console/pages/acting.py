@@ -1,4 +1,4 @@
-"""The frame of all actions of pages: they are audited, and end with a notice on a page."""
+"""Actions of pages: each is audited, and ends with a notice on a page."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ async def act(
     back: str,
     details: Mapping[str, object] | None = None,
 ) -> web.Response:
-    """Do ``work``, which returns what came of it, and answer with the way to the page ``back``, which tells
-    it."""
+    """Do ``work``, which returns its outcome in words, and redirect to the page ``back``, which shows
+    that."""
     who, failed = caller_of(request).name, False
     try:
-        # A browser that hangs up, or loads another page, must not stop it in the middle.
+        # It must end even if the browser hangs up or loads another page.
         doing = asyncio.ensure_future(_audited(parts, who, action, subject, work, details))
         text = await asyncio.shield(doing)
     except HoldfastError as error:
@@ -107,8 +107,7 @@ def field(form: Mapping[str, object], name: str) -> str:
 
 
 def whole_number(text: str, most: int) -> int | None:
-    """Return the whole number that a text of an address or a form is, from 0 to ``most``; None if it is
-    none."""
+    """Return a text of an address or a form as a whole number from 0 to ``most``, or None."""
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(most))):
         return None
     value = int(text)

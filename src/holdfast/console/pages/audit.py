@@ -1,4 +1,4 @@
-"""The audit log: who changed what, and what came of it."""
+"""The page of the audit log."""
 
 from __future__ import annotations
 

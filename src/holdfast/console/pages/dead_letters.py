@@ -1,7 +1,7 @@
-"""Dead letters: of which queues, one of them whole, sent again after a preview, removed.
+"""The pages of dead letters: lists, one dead letter, and redrive or purge after a preview.
 
-What is sent again or removed are the dead letters that the preview has listed, whatever has come since. Some
-queues hide what is read from other readers for a while. There, nothing is read until somebody asks for it.
+An action applies to exactly the dead letters of its preview. Some queues hide from other readers for a
+while what is read; these are read only on request.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from holdfast.ports.queue import DeadLetter, Queue
 
 ROWS = 50
 SCAN_MAX = 2_000
-"""How many dead letters are looked through for those that are asked for."""
+"""The most dead letters that are read to find some."""
 
 PREVIEWS_MAX, PREVIEW_BYTES_MAX = 100, 64_000_000
 PREVIEW_S = 900.0
-"""How many previews are kept, how many bytes of dead letters one may have and all together, and for how
-long."""
+"""The most previews that are kept, the most bytes of one and of all, and the seconds for which one is
+kept."""
 
 SEEN_MAX, SEEN_BYTES_MAX = 1_000, 16_000_000
-"""How many of the dead letters that were listed last are kept to be shown, and how many bytes."""
+"""The most listed dead letters that are kept to be shown, and the most bytes of them."""
 
 TEXT_MAX = 600
 
 
 class DeadLettersQuestion(NamedTuple):
-    """A question for dead letters: for those of a queue, of a key, with a reason that has this text in it,
-    after the one with this id. ``look``: they are to be read though that hides them."""
+    """A search for dead letters: of a queue, of a key, with this text in the reason, after the one with
+    this id. With ``look`` they are read although that hides them."""
 
     queue: str
     key: str = ""
@@ -54,7 +54,7 @@ class DeadLettersQuestion(NamedTuple):
 
     @property
     def query(self) -> str:
-        """The same as the query of an address."""
+        """The search as the query of an address."""
         named = {
             "queue": self.queue,
             "key": self.key,
@@ -65,12 +65,12 @@ class DeadLettersQuestion(NamedTuple):
         return urlencode({name: value for name, value in named.items() if value})
 
     def holds(self, letter: DeadLetter) -> bool:
-        """Return True for a dead letter that is asked for."""
+        """Return True for a dead letter that matches."""
         return self.text.lower() in f"{letter.reason}\n{letter.detail}".lower()
 
 
 class Preview(NamedTuple):
-    """An action that somebody is about to take, and the dead letters that it is for."""
+    """An action before its confirmation, and its dead letters."""
 
     act: Literal["redrive", "purge"]
     queue: str
@@ -81,12 +81,12 @@ class Preview(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """The bytes of its dead letters together."""
+        """The bytes of all its dead letters."""
         return sum(map(_bytes, self.letters))
 
     def lightened(self) -> Preview:
-        """Return the preview as it is kept: without what is beyond ``PREVIEW_BYTES_MAX``, but with one dead
-        letter at least. To remove some, their ids suffice."""
+        """Return the preview with at most ``PREVIEW_BYTES_MAX``, but at least one dead letter. A purge
+        keeps only ids."""
         letters = self.letters
         if self.act == "purge":
             letters = [msgspec.structs.replace(letter, body=b"", detail="") for letter in letters]
@@ -95,7 +95,7 @@ class Preview(NamedTuple):
 
 
 class Previews:
-    """The previews that were made last, by their identities."""
+    """The latest previews by their ids."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Preview] = OrderedDict()
@@ -105,7 +105,7 @@ class Previews:
         return len(self._kept)
 
     def keep(self, identity: str, preview: Preview) -> None:
-        """Keep a new preview, and drop those that are over and the oldest of too many."""
+        """Keep a new preview. Drop expired ones, and the oldest if there are too many."""
         self._kept[identity] = preview
         self._bytes += preview.bytes
         for oldest, one in list(self._kept.items())[:-1]:
@@ -115,8 +115,8 @@ class Previews:
             self._drop(oldest)
 
     def take(self, identity: str, who: str, now: float) -> Preview | None:
-        """Return a preview that is about to be done, and keep it no longer. None if there is no such preview
-        of the caller ``who``, or no more."""
+        """Return a preview, and drop it. None if the caller ``who`` has no such preview, or it has
+        expired."""
         preview = self._drop(identity)
         if preview is None or preview.who != who or now - preview.made_at > PREVIEW_S:
             return None
@@ -140,7 +140,7 @@ class DeadLetterPages:
     # --- the lists
 
     async def list(self, request: web.Request) -> web.Response:
-        """Answer with the queues that have dead letters, or with those of one queue."""
+        """Answer with the queues that have dead letters, or with the dead letters of one queue."""
         question = _asked(request)
         if not question.queue:
             return self._parts.renderer.page(
@@ -201,7 +201,7 @@ class DeadLetterPages:
         return found
 
     def _keep(self, queue: str, letter: DeadLetter) -> None:
-        """Keep a dead letter that was listed: to look at it should not read the queue again."""
+        """Keep a listed dead letter, so that its page doesn't read the queue again."""
         if (queue, letter.id) in self._seen:
             self._seen_bytes -= _bytes(self._seen.pop((queue, letter.id)))
         self._seen[queue, letter.id] = letter
@@ -241,17 +241,17 @@ class DeadLetterPages:
                 self._keep(name, letter)
                 return letter
         raise RequestRefused(
-            404, "no-letter", "There is no such dead letter", "it was sent again, removed, or never there"
+            404, "no-letter", "There is no such dead letter", "it was sent again, removed, or never existed"
         )
 
     # --- what is done to them
 
     async def preview(self, request: web.Request) -> web.Response:
-        """Answer with what would be done: to those that were ticked, or to all that the list is of."""
+        """Answer with the preview of an action: for the ticked dead letters, or for all of the list."""
         form = await request.post()
         name, what = field(form, "queue"), field(form, "do")
         if what not in ("redrive", "purge") or not name:
-            raise OperationRefused("the form has no queue, or doesn't say what to do")
+            raise OperationRefused("the form has no queue or no action")
         ids = [str(value) for value in form.getall("id", [])]
         question = DeadLettersQuestion(name, field(form, "key"), field(form, "text"), look=True)
         if field(form, "all") == "yes":
@@ -263,7 +263,7 @@ class DeadLetterPages:
                 True,
             )
         if not letters:
-            raise OperationRefused("no dead letter was chosen: tick some, or choose all that the list is of")
+            raise OperationRefused("no dead letter was chosen: tick some, or choose all of the list")
         letters.sort(key=in_order)
         preview = Preview(
             "redrive" if what == "redrive" else "purge",
@@ -291,12 +291,14 @@ class DeadLetterPages:
         )
 
     async def confirm(self, request: web.Request) -> web.Response:
-        """Do what a preview has listed."""
+        """Do the action of a preview."""
         form = await request.post()
         now = self._parts.clock.monotonic()
         preview = self._previews.take(field(form, "preview"), caller_of(request).name, now)
         if preview is None:
-            raise OperationRefused("this preview is over, or was used already: choose the dead letters again")
+            raise OperationRefused(
+                "this preview has expired or was used already: choose the dead letters again"
+            )
         action = operations.REDRIVE_ACTION if preview.act == "redrive" else operations.PURGE_ACTION
         details = {"count": len(preview.letters), "ids": " ".join(letter.id for letter in preview.letters)}
         back = f"/dead-letters?{urlencode({'queue': preview.queue})}"
@@ -316,7 +318,7 @@ class DeadLetterPages:
             if (seen := self._seen.pop((preview.queue, letter.id), None)) is not None:
                 self._seen_bytes -= _bytes(seen)
         left = done.asked - done.done
-        missing = f"; {left} were not there any more, or could not be" if left else ""
+        missing = f"; {left} no longer existed, or failed" if left else ""
         text = f"{done.done} of {done.asked} dead letters of {preview.queue} were {verb}{missing}"
         if done.failed:
             raise OperationRefused(f"{text}. {'; '.join(done.failed[:5])}")

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
 from urllib.parse import urlencode
 
 from aiohttp import web
 
 from holdfast.console.access import Group
+from holdfast.console.api.streams import listed
 from holdfast.console.index import (
     SORTS,
     STANDINGS,
-    FoundStreams,
-    IndexedStream,
     Question,
     Sort,
     Standing,
 )
-from holdfast.console.overview import stream_path
 from holdfast.console.pages.acting import action_route, field, whole_number
 from holdfast.console.parts import ConsoleParts
-from holdfast.console.rendering import html_response
+from holdfast.console.rendering import html_response, stream_path
 from holdfast.console.timeline import life_of
 from holdfast.http.problem import RequestRefused
 from holdfast.operate import streams as operations
@@ -56,23 +53,6 @@ STANDING_NAMES: dict[Standing, str] = {
     "effects": "With pending effects",
     "unowned": "On no node",
 }
-
-
-class StreamRow(NamedTuple):
-    """A stream in the list."""
-
-    key: str
-    path: str
-    owner: str
-    run: int | None
-    seq: int | None
-    done: int
-    skipped: int
-    quiet_s: float | None
-    lag_s: float | None
-    messages: int
-    parked: str
-    waits: str
 
 
 class StreamPages:
@@ -117,7 +97,7 @@ class StreamPages:
         }
         return self._parts.renderer.part(
             "parts/streams.html",
-            rows=self._shown(found),
+            rows=[listed(index, stream, self._parts.clock.wall()) for stream in found.streams],
             total=found.total,
             first=found.offset + 1,
             pages={
@@ -136,27 +116,6 @@ class StreamPages:
                 for sort, title, is_number in COLUMNS
             ],
             age_s=index.age_s,
-        )
-
-    def _shown(self, found: FoundStreams) -> Sequence[StreamRow]:
-        return [self._row(stream) for stream in found.streams]
-
-    def _row(self, stream: IndexedStream) -> StreamRow:
-        index, now = self._parts.index, self._parts.clock.wall()
-        owner, lag = index.owner(stream), index.lags.get(stream.key)
-        return StreamRow(
-            stream.key,
-            stream_path(stream.key),
-            owner.name if owner is not None else "",
-            stream.run,
-            stream.seq,
-            stream.done,
-            stream.skipped,
-            max(0.0, now - stream.at) if stream.at else None,
-            lag.lag_s if lag is not None else None,
-            index.messages(stream.key),
-            stream.parked,
-            index.standing(stream.key),
         )
 
     # --- one stream

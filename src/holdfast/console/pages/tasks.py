@@ -1,4 +1,4 @@
-"""Tasks: how they stand, one of them whole, and what operators do to them; limits and the schedule."""
+"""The pages of tasks: lists, one task, limits and the schedule."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from holdfast.tasks.schedule import ScheduleEntry
 ROWS = 50
 PAGE = 200
 LOOKED_MAX = 2000
-"""The most tasks that are looked through for one page of the list, so that no filter reads a whole store."""
+"""The most tasks that are read for one page of the list, so that no filter reads a whole store."""
 
 CANCELLED = "cancelled"
-"""The state that the pages give to tasks that somebody has cancelled: in the store, they have failed."""
+"""The state of cancelled tasks on pages. In the store they have failed."""
 
 TIMES = {
     "": "Any time",
@@ -41,7 +41,7 @@ TIMES = {
     "86400": "Last day",
     "604800": "Last week",
 }
-"""The times within which tasks can be asked for, in seconds."""
+"""The choices for the time of the last change, in seconds."""
 
 NAME_MAX = 300
 STATES = [*(state.value for state in State if state is not State.DUPLICATED), CANCELLED]
@@ -49,8 +49,8 @@ ENDED_BADLY = (State.FAILED, State.TIMEOUT)
 
 
 class ScheduleRow(NamedTuple):
-    """An entry of the schedule, and when it is next due. ``task_type`` is empty where an app's code declares
-    it: its function says what is sent."""
+    """An entry of the schedule, and its next time. ``task_type`` is empty if the app's code declares the
+    entry."""
 
     name: str
     cron: str
@@ -60,20 +60,20 @@ class ScheduleRow(NamedTuple):
 
 
 class TaskRow(NamedTuple):
-    """A task in the list. ``state`` is that of the store, or that it was cancelled; ``due_at`` is when one
-    that waits may begin; and ``said`` is how far it says that it is, or why it failed."""
+    """A task in the list. ``state`` is that of the store, or cancelled. ``due_at`` is the time at which a
+    waiting task may begin, and ``note`` its progress in words, or its error."""
 
     task: Task
     path: str
     state: str
     runtime_s: float | None
     due_at: float
-    said: str
+    note: str
 
 
 class FoundTasks(NamedTuple):
-    """Tasks that were asked for, how many were looked through, and after which to look for more; "" if there
-    are none."""
+    """Tasks that match, the number that was read, and the id after which there may be more; "" for no
+    more."""
 
     tasks: Sequence[Task]
     looked: int
@@ -81,8 +81,8 @@ class FoundTasks(NamedTuple):
 
 
 class TaskQuestion(NamedTuple):
-    """A question for tasks: for those of an app, in a state, of a type, that were queued, begun or ended
-    within a time, and after the one with this task id."""
+    """A search for tasks: of an app, in a state, of a type, queued, begun or ended within a time, and after
+    the one with this task id."""
 
     app: str
     state: str = ""
@@ -91,14 +91,14 @@ class TaskQuestion(NamedTuple):
     after: str = ""
 
     def fits(self, task: Task, now: float) -> bool:
-        """Return True for a task that is asked for, of those in the store's state."""
+        """Return True if a task of the right state in the store matches."""
         if self.state in (CANCELLED, *ENDED_BADLY) and task.cancelled != (self.state == CANCELLED):
             return False
         return not self.within or task.moved_at >= now - float(self.within)
 
     @property
     def query(self) -> str:
-        """The same as the query of an address."""
+        """The search as the query of an address."""
         named = {
             "app": self.app,
             "state": self.state,
@@ -221,8 +221,7 @@ class TaskPages:
         )
 
     async def _body(self, app: str, task: Task) -> bytes | None:
-        """Return what the task was sent with, where that can be read; queues that can't be asked are told of
-        elsewhere."""
+        """Return the body of a task, or None if it can't be read; other pages show errors of queues."""
         if task.type == BATCH:
             return None
         try:
@@ -266,16 +265,16 @@ class TaskPages:
         form = await request.post()
         app = field(form, "app")
         await check_app(self._parts, app)
-        said = {
+        given = {
             name: field(form, name) for name in ("maximum", "per_node", "type", "rate") if field(form, name)
         }
 
         async def change() -> str:
             maximum = number(form, "maximum", "the limit of all nodes together")
             per_node = number(form, "per_node", "the limit of each node")
-            rates = {said["type"]: _rate(said.get("rate", ""))} if "type" in said else {}
+            rates = {given["type"]: _rate(given.get("rate", ""))} if "type" in given else {}
             if maximum is None and per_node is None and not rates:
-                raise ConfigError("nothing was given to set")
+                raise ConfigError("the form is empty: give a limit or a rate")
             await limits.change_limits(
                 self._parts.services, app, maximum=maximum, per_node=per_node, rates=rates
             )
@@ -288,7 +287,7 @@ class TaskPages:
             app,
             change,
             back=f"/tasks?{urlencode({'app': app})}",
-            details=said,
+            details=given,
         )
 
     async def schedule(self, request: web.Request) -> web.Response:
@@ -296,7 +295,7 @@ class TaskPages:
         form = await request.post()
         app, name = field(form, "app"), field(form, "name")
         await check_app(self._parts, app)
-        said = {each: field(form, each) for each in ("cron", "zone", "type") if field(form, each)}
+        given = {each: field(form, each) for each in ("cron", "zone", "type") if field(form, each)}
 
         async def put() -> str:
             if not name:
@@ -305,7 +304,7 @@ class TaskPages:
             try:
                 body = decode_plain((field(form, "body") or "null").encode())
             except ValueError as error:
-                raise ConfigError(f"the body is no JSON: {error}") from None
+                raise ConfigError(f"the body isn't JSON: {error}") from None
             entry = ScheduleEntry(cron=cron, zone=zone, task_type=field(form, "type"), body=body)
             async with operations.services_of(self._parts.services, app) as services:
                 await periodic.set_entry(services, app, name, entry)
@@ -319,7 +318,7 @@ class TaskPages:
             f"{app}/{name}",
             put,
             back=back,
-            details=said,
+            details=given,
         )
 
     async def unschedule(self, request: web.Request) -> web.Response:
@@ -331,7 +330,7 @@ class TaskPages:
         async def remove() -> str:
             async with operations.services_of(self._parts.services, app) as services:
                 await periodic.remove_entry(services, app, name)
-            return f"{name} is sent no more"
+            return f"{name} is removed from the schedule"
 
         back = f"/tasks?{urlencode({'app': app})}"
         return await act(self._parts, request, periodic.REMOVE_ACTION, f"{app}/{name}", remove, back=back)
@@ -353,8 +352,7 @@ class TaskPages:
 
 
 async def _find(store: TaskStore, question: TaskQuestion, now: float) -> FoundTasks:
-    """Return a page of the tasks that are asked for, the highest ids first: those that Holdfast makes begin
-    with their time."""
+    """Return a page of the tasks that match, highest ids first: ids from Holdfast begin with their time."""
     known = question.state and question.state != CANCELLED
     state = State(question.state) if known else None
     found, looked, after = list[Task](), 0, question.after
@@ -376,9 +374,9 @@ def _row(app: str, task: Task, now: float) -> TaskRow:
     till = now if runs else task.ended_at
     runtime_s = max(0.0, till - task.started_at) if till and task.started_at else None
     due_at = max(task.send_at, task.until) if task.state is State.QUEUED else 0.0
-    said = task.note if runs else task.cancel or task.detail.partition("\n")[0]
+    note = task.note if runs else task.cancel or task.detail.partition("\n")[0]
     return TaskRow(
-        task, _path(app, task.task_id), state_of(task), runtime_s, due_at if due_at > now else 0.0, said[:300]
+        task, _path(app, task.task_id), state_of(task), runtime_s, due_at if due_at > now else 0.0, note[:300]
     )
 
 
@@ -424,8 +422,8 @@ def _no_task(trace: str) -> RequestRefused:
     return RequestRefused(
         404,
         "no-task",
-        "There is no such task",
-        f"nothing is known of task {trace[:NAME_MAX]!r}, or not any more",
+        "No such task",
+        f"no task {trace[:NAME_MAX]!r} is known, or it was deleted",
     )
 
 

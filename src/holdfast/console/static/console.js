@@ -1,4 +1,4 @@
-// Loads the parts of a page again when what they show has changed. Without it pages work, and stand still.
+// Reloads parts of a page after changes. Without it pages work, but don't refresh.
 "use strict";
 
 (() => {
@@ -7,7 +7,7 @@
   const topics = ["overview", "streams", "tasks", "letters", "audit", "products"];
   const live = document.querySelector("[data-live]");
 
-  // What a reader has opened, closed or ticked stays so when a part is loaded again.
+  // A reload keeps what a reader has opened, closed or ticked.
   Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name) => name !== "open";
   Idiomorph.defaults.callbacks.beforeNodeMorphed = (node) => !(node.type === "checkbox" && node.checked);
 
@@ -25,7 +25,7 @@
     if (message.topic) changed(message.topic);
   }
 
-  // Returns what joins the stream of events, and what leaves it.
+  // Returns two functions: join the stream of events, and leave it.
   function shared(path) {
     const { port } = new SharedWorker(path, { name: "holdfast-events" });
     port.onmessage = (event) => heard(event.data);
@@ -61,18 +61,18 @@
     window.addEventListener("pageshow", (event) => event.persisted && location.reload());
   }
 
-  // A part that can't be loaded says so, instead of standing still in silence.
+  // A part that can't be loaded shows that the connection is lost.
   body.addEventListener("htmx:responseError", (event) => {
     if (event.detail.xhr.status === 401) location.assign("/enter");
     else show("lost");
   });
   body.addEventListener("htmx:sendError", () => show("lost"));
 
-  // Buttons that can't do anything now are off: the part that changes says which.
+  // Buttons of unavailable actions are off: the changing part names them.
   function settle() {
-    const told = document.querySelector("[data-off]");
-    if (!told) return;
-    const off = told.dataset.off.split(" ");
+    const part = document.querySelector("[data-off]");
+    if (!part) return;
+    const off = part.dataset.off.split(" ");
     for (const button of document.querySelectorAll("button[data-does]")) {
       button.disabled = off.includes(button.dataset.does);
       button.title = button.disabled ? button.dataset.whyOff : "";
@@ -81,14 +81,19 @@
   settle();
   body.addEventListener("htmx:afterSettle", settle);
 
-  // Times are UTC; the pointer shows one in the reader's own zone.
-  body.addEventListener("mouseover", (event) => {
-    const time = event.target.closest("time[datetime]");
-    const at = time && !time.title ? new Date(time.dateTime) : null;
-    if (at && !isNaN(at)) time.title = at.toLocaleString([], { dateStyle: "full", timeStyle: "long" });
-  });
+  // Times come in UTC. They are shown in the reader's zone; the pointer shows UTC.
+  function localize() {
+    for (const time of document.querySelectorAll("time[datetime]")) {
+      const at = new Date(time.dateTime);
+      if (isNaN(at)) continue;
+      time.title = `${at.toISOString().replace("T", " ").slice(0, 19)} UTC`;
+      time.textContent = at.toLocaleString("sv-SE"); // 2026-11-28 14:05:09
+    }
+  }
+  localize();
+  body.addEventListener("htmx:afterSettle", localize);
 
-  // One box chooses all others of its table.
+  // One box ticks all boxes of its table.
   body.addEventListener("change", (event) => {
     const all = event.target.closest("input[data-all]");
     if (!all) return;

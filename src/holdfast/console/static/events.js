@@ -1,19 +1,19 @@
 // A shared worker: all pages of this console in one browser share one stream of events, because a browser
-// opens no more than six connections to a server.
+// opens at most six connections to a server.
 "use strict";
 
 const pages = new Set();
 let source = null;
 let state = "";
 
-function tell(message) {
+function send(message) {
   for (const page of pages) page.postMessage(message);
 }
 
 function become(next) {
   if (next === state) return;
   state = next;
-  tell({ state });
+  send({ state });
 }
 
 function open() {
@@ -28,11 +28,11 @@ function open() {
     }
   };
   for (const topic of ["overview", "streams", "tasks", "letters", "audit", "products"]) {
-    source.addEventListener(topic, () => tell({ topic }));
+    source.addEventListener(topic, () => send({ topic }));
   }
 }
 
-// Pages that nobody sees need no news: then the console rests too.
+// Hidden pages leave the stream, so that the console rests too.
 function leave(page) {
   pages.delete(page);
   if (pages.size || !source) return;
