@@ -1,5 +1,5 @@
-"""What Prometheus records and warns of: the rules in ``deploy/prometheus``, and their table in the docs, are
-made of this.
+"""The recordings and alerts of Prometheus. The rules in ``deploy/prometheus`` and the table in the docs are
+made from them.
 
 Rules keep the label ``job``, so one Prometheus may watch several clusters, each by a job of its own.
 """
@@ -20,7 +20,7 @@ class Alert(NamedTuple):
     """A warning: it fires once ``expr`` has been true for ``lasts``.
 
     ``summary`` says what is wrong, with the labels of the series; ``meaning`` explains it, and ``to_do`` says
-    what to do about it. ``see`` is the section of the docs that tells more."""
+    what to do. ``see`` is the section of the docs with more about it."""
 
     name: str
     severity: Literal["critical", "warning", "info"]
@@ -74,9 +74,9 @@ ALERTS = (
         "warning",
         NOW,
         "sum by (job) (increase(holdfast_evictions_total[5m])) > 0",
-        "nodes of {{ $labels.job }} have found another one dead",
-        "A node's process ended without a drain. What it had in hand went on elsewhere.",
-        "Look for why it ended: its log, the kernel's log (out of memory), the events of whatever runs it."
+        "nodes of {{ $labels.job }} have found a dead node",
+        "A node's process ended without a drain. Its work went on elsewhere.",
+        "Look for the cause: its log, the kernel's log (out of memory), the events of its container or unit."
         " Stop"
         " nodes by SIGTERM, so that they drain.",
         f"{OPERATIONS}#when-something-dies",
@@ -86,9 +86,9 @@ ALERTS = (
         "critical",
         "1m",
         "holdfast_member == 0 unless holdfast_draining == 1",
-        "node {{ $labels.instance }} has no membership that it may trust",
+        "node {{ $labels.instance }} has no valid membership",
         "The node doesn't reach the coordinator. It begins nothing new, and others take its streams.",
-        "See that the coordinator runs and that this host reaches it; `holdfast doctor` on the host tells.",
+        "Check that the coordinator runs and that this host reaches it, by `holdfast doctor` on the host.",
         f"{OPERATIONS}#when-something-dies",
     ),
     Alert(
@@ -97,9 +97,9 @@ ALERTS = (
         "1m",
         "sum by (job) (holdfast_parked_streams) > 0",
         "{{ $value }} streams of {{ $labels.job }} are parked",
-        "A parked stream handles nothing until somebody resumes it: its handler failed for good and"
-        " on_failure is `park`, its state doesn't load, or somebody paused it.",
-        "`holdfast status` names them and why. Mend the cause, then `holdfast streams resume`.",
+        "A parked stream handles nothing until an operator resumes it: its handler failed for good and"
+        " on_failure is `park`, its state doesn't load, or an operator paused it.",
+        "`holdfast status` shows them with their reasons. Mend the cause, then `holdfast streams resume`.",
         f"{OPERATIONS}#look",
     ),
     Alert(
@@ -110,8 +110,7 @@ ALERTS = (
         "a stream of {{ $labels.job }} has waited for {{ $value | humanizeDuration }}: {{ $labels.reason }}",
         "A stream has messages and can't go on. The reason says what it waits for, such as a missing message"
         " (`gap`), a model, its archive, or a target that takes nothing (`effects`).",
-        "`holdfast status` names the stream and what it waits for, in words; `holdfast why` tells more of"
-        " one.",
+        "`holdfast status` shows the stream and its reason; `holdfast why` has more about one stream.",
         f"{OPERATIONS}#look",
     ),
     Alert(
@@ -121,8 +120,8 @@ ALERTS = (
         "sum by (job) (increase(holdfast_set_aside_total[15m]))"
         " + sum by (job) (increase(holdfast_malformed_total[15m])) > 0",
         "{{ $value | humanize }} messages of {{ $labels.job }} went to the dead letters in 15 minutes",
-        "Messages or tasks were given up: their handler failed in every try, nobody could read them, or a"
-        " target refused an effect.",
+        "Messages or tasks became dead letters: their handler failed in every try, they could not be read,"
+        " or a target refused an effect.",
         "`holdfast dlq ls` shows reasons and tracebacks. Once the cause is mended, `holdfast dlq redrive`"
         " sends them again.",
         f"{OPERATIONS}#dead-letters",
@@ -135,9 +134,9 @@ ALERTS = (
         " and max by (job, queue) (delta(holdfast_queue_age_seconds[10m])) > 0",
         "the oldest message of queue {{ $labels.queue }} is {{ $value | humanizeDuration }} old, and grows"
         " older",
-        "More comes than is handled, or what is oldest isn't handled at all.",
-        "If slots are busy, add nodes or slots. If they aren't, a stream waits: `holdfast status` says for"
-        " what.",
+        "More messages come than are handled, or the oldest one isn't handled at all.",
+        "If slots are busy, add nodes or slots. If they aren't, a stream waits: `holdfast status` shows"
+        " the reason.",
         f"{OPERATIONS}#look",
     ),
     Alert(
@@ -147,10 +146,10 @@ ALERTS = (
         'max by (job, queue) (holdfast_queue_messages{state="ready"}) > 1000'
         ' and max by (job, queue) (delta(holdfast_queue_messages{state="ready"}[30m])) > 0',
         "{{ $value }} messages wait in queue {{ $labels.queue }}, and more come",
-        "More comes than is handled. This is for queues that don't tell the age of their oldest message, such"
-        " as SQS.",
-        "If slots are busy, add nodes or slots. If they aren't, a stream waits: `holdfast status` says for"
-        " what.",
+        "More messages come than are handled. This is for queues without the age of their oldest message,"
+        " such as SQS.",
+        "If slots are busy, add nodes or slots. If they aren't, a stream waits: `holdfast status` shows"
+        " the reason.",
         f"{OPERATIONS}#look",
     ),
     Alert(
@@ -158,11 +157,11 @@ ALERTS = (
         "warning",
         "5m",
         "max by (job, instance) (holdfast_queues_unknown) > 0",
-        "node {{ $labels.instance }} can't ask {{ $value }} queues how full they are",
+        "node {{ $labels.instance }} can't read the depth of {{ $value }} queues",
         "The queue doesn't answer, refuses the question (a missing right), or takes longer than 2 s."
         " Alerts on"
         " these queues see nothing meanwhile.",
-        "`holdfast doctor` on the host tells what the queue answers.",
+        "`holdfast doctor` on the host shows the queue's answer.",
         f"{OPERATIONS}#when-something-dies",
     ),
     Alert(
@@ -184,7 +183,7 @@ ALERTS = (
         "10m",
         "histogram_quantile(0.99, sum by (job, le) (rate(holdfast_commit_seconds_bucket[5m]))) > 1",
         "one commit of a hundred of {{ $labels.job }} takes {{ $value | humanizeDuration }}",
-        "The state store is slow, or fails and is asked again.",
+        "The state store is slow, or fails and calls are repeated.",
         "Look at the store: its load, its disk, its locks. For PostgreSQL see also HoldfastHorizonHeld.",
         f"{OPERATIONS}#when-something-dies",
     ),
@@ -222,8 +221,8 @@ ALERTS = (
         "node {{ $labels.instance }} can't run {{ $value }} of its streams: a model doesn't load",
         "A model's file is missing or damaged there, or the memory doesn't suffice. Its streams go to"
         " nodes that"
-        " can load it; if there are none, their messages wait.",
-        "`holdfast status` tells the error. The node tries again by itself, so repairing the file is enough.",
+        " can load it; without such a node, their messages wait.",
+        "`holdfast status` shows the error. The node tries again by itself, so repairing the file is enough.",
         f"{OPERATIONS}#look",
     ),
     Alert(
@@ -235,7 +234,7 @@ ALERTS = (
         "A target takes nothing: it is away, answers with errors, or asks for pauses. Effects stay in"
         " order and"
         " are tried again; past max_pending_effects their streams stand still.",
-        "`holdfast status` names stream and target. See that the target runs and takes what it is sent.",
+        "`holdfast status` names stream and target. Check that the target runs and accepts effects.",
         "acting.md#when-something-goes-wrong",
     ),
     Alert(
@@ -266,8 +265,8 @@ ALERTS = (
         "info",
         NOW,
         "sum by (job) (increase(holdfast_gaps_skipped_total[15m])) > 0",
-        "streams of {{ $labels.job }} went on without messages that never came",
-        "A message was missing for gap_timeout_s, and the stream passed it over, as on_gap says.",
+        "streams of {{ $labels.job }} went on without missing messages",
+        "A message was missing for gap_timeout_s, and the stream skipped it, as on_gap says.",
         "The log names stream and numbers (`gap skipped`). See whether its sender lost them.",
         f"{OPERATIONS}#look",
     ),
@@ -278,7 +277,7 @@ ALERTS = (
         "sum by (job, outbox) (holdfast_outbox_connected) < sum by (job, outbox) (holdfast_outbox_shards)",
         "outbox {{ $labels.outbox }} has parts without a connection to the MQTT server",
         "The devices of these parts get no commands, which wait in the outbox.",
-        "See that the MQTT server runs and lets the nodes in; `holdfast doctor` on a node tells.",
+        "Check that the MQTT server runs and accepts the nodes, by `holdfast doctor` on a node.",
         "outbox.md#when-something-dies",
     ),
     Alert(
@@ -288,8 +287,8 @@ ALERTS = (
         "sum by (job, outbox) (holdfast_outbox_in_flight) > 0"
         " and sum by (job, outbox) (rate(holdfast_outbox_turns_total[10m])) == 0",
         "outbox {{ $labels.outbox }} waits for devices, and writes nothing",
-        "Commands are out, and neither answers nor repetitions were written for ten minutes: the dispatcher"
-        " stands still, as when its database is locked.",
+        "Commands are unanswered, and neither answers nor repetitions were written for ten minutes: the"
+        " dispatcher stands still, as when its database is locked.",
         "Look at the log of the node that serves these devices, and for locks in the database of the outbox.",
         "outbox.md#when-something-dies",
     ),
@@ -300,9 +299,8 @@ ALERTS = (
         "max by (job, setting, holder) (holdfast_database_snapshot_seconds) > 900"
         " or max by (job, setting, holder) (holdfast_database_snapshot_transactions) > 1000000",
         "PostgreSQL can't remove old rows: a {{ $labels.holder }} holds them back ({{ $labels.setting }})",
-        "Old versions of rows stay while somebody may still look at them, and the tables of Holdfast grow"
-        " slow.",
-        "`holdfast doctor` names who it is. End the transaction, resolve the prepared one, drop the"
+        "Old versions of rows stay while a session may still read them, and the tables of Holdfast get slow.",
+        "`holdfast doctor` names the holder. End the transaction, resolve the prepared one, drop the"
         " replication"
         " slot, or end the long queries of the standby.",
         "postgres.md#old-versions-of-rows",
@@ -315,8 +313,8 @@ ALERTS = (
         ' max by (job, setting, table) (holdfast_database_rows{kind="dead"})'
         ' > max by (job, setting, table) (holdfast_database_rows{kind="live"})',
         "table {{ $labels.table }} has {{ $value | humanize }} old versions of rows ({{ $labels.setting }})",
-        "Vacuum doesn't keep up with this table, which grows slow.",
-        "See that autovacuum runs, and that nobody holds it back (HoldfastHorizonHeld).",
+        "Vacuum doesn't keep up with this table, which gets slow.",
+        "Check that autovacuum runs, and that no session holds it back (HoldfastHorizonHeld).",
         "postgres.md#old-versions-of-rows",
     ),
 )
