@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import json
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.orc
 import pyarrow.parquet as pq
+from google.protobuf import json_format
 from hypothesis import HealthCheck
 
-from holdfast.reports.order import Csv, ReportOrder, Table, Xlsx
+from holdfast.reports.order import Column, Condition, Csv, ReportOrder, Table, Xlsx, encode
 from holdfast.reports.report import Report
+from holdfast.reports.wire import OrderMessage
 
 ORDERED_AT = dt.datetime(2024, 3, 1, 23, 30, tzinfo=dt.UTC)
 UTC = dt.UTC
@@ -72,11 +76,47 @@ EVERY_TYPE = pa.table(
 
 
 def stored(folder: Path, table: pa.Table | dict[str, Any], name: str = "t.parquet", **options: Any) -> str:
-    """The path of a Parquet file of the table."""
+    """The path of a file of the table: Arrow or ORC by its suffix, else Parquet."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), path, **options)
+    rows = table if isinstance(table, pa.Table) else pa.table(table)
+    match path.suffix:
+        case ".arrow":
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+                writer.write_table(rows)
+        case ".orc":
+            pyarrow.orc.write_table(rows, str(path))
+        case _:
+            pq.write_table(rows, path, **options)
     return str(path)
+
+
+def read_of(source: str, *columns: str, where: tuple[Any, ...] = (), **fields: Any) -> Table:
+    """A table of one source, with columns by name and conditions as ``(column, op, value)``."""
+    return Table(
+        sources=(source,),
+        columns=tuple(Column(source=name) for name in columns),
+        filter=tuple(Condition(column=name, op=op, value=value) for name, op, value in where),
+        **fields,
+    )
+
+
+def protobuf_of(order: ReportOrder) -> Any:
+    """The protobuf message of an order, as a program of another language would fill it."""
+
+    def value(plain: Any) -> dict[str, Any]:
+        return {{bool: "truth", int: "integer", float: "number", str: "text"}[type(plain)]: plain}
+
+    plain = json.loads(encode(order))
+    form = plain.pop("format", {"type": "csv"})
+    plain[form.pop("type")] = form
+    for condition in (each for table in plain["tables"] for each in table.get("filter", ())):
+        given = condition.pop("value", [])
+        condition["value"] = [value(one) for one in (given if isinstance(given, list) else [given])]
+    if "options" in plain.get("delivery", {}):
+        options = plain["delivery"]["options"]
+        plain["delivery"]["options"] = {name: value(option) for name, option in options.items()}
+    return json_format.ParseDict(plain, OrderMessage())
 
 
 def ordered(*tables: Table | str, form: Csv | Xlsx | None = None, **fields: Any) -> ReportOrder:

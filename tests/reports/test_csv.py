@@ -15,7 +15,6 @@ from zoneinfo import ZoneInfo
 import duckdb
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,9 +22,20 @@ from hypothesis import strategies as st
 from holdfast.errors import InvalidMessage
 from holdfast.reports.faults import UnwritableColumn
 from holdfast.reports.formats.formulas import looks_like_formula, may_be_formula
-from holdfast.reports.order import Column, Condition, Csv, Table
+from holdfast.reports.order import Column, Csv, Table
 from holdfast.reports.report import Report
-from tests.reports.making import EVERY_TYPE, ORDERED_AT, SLOW, UTC, csv_of, made, naive, ordered, stored
+from tests.reports.making import (
+    EVERY_TYPE,
+    ORDERED_AT,
+    SLOW,
+    UTC,
+    csv_of,
+    made,
+    naive,
+    ordered,
+    read_of,
+    stored,
+)
 
 TEXTS = {
     "bool": ["true", "false", ""],
@@ -62,10 +72,7 @@ TEXTS = {
 
 @pytest.fixture
 def every(tmp_path: Path) -> str:
-    path = tmp_path / "every.arrow"
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, EVERY_TYPE.schema) as writer:
-        writer.write_table(EVERY_TYPE)
-    return str(path)
+    return stored(tmp_path, EVERY_TYPE, "every.arrow")
 
 
 def test_every_type_of_column_has_its_text_in_csv(every: str) -> None:
@@ -75,25 +82,22 @@ def test_every_type_of_column_has_its_text_in_csv(every: str) -> None:
 
 
 def test_duckdb_reads_back_what_was_written(tmp_path: Path) -> None:
-    table = EVERY_TYPE.select(
-        ["bool", "int8", "int64", "float64", "decimal", "date64", "time", "seconds", "zoned", "string"]
-    )
+    columns = {
+        "bool": "BOOLEAN",
+        "int8": "TINYINT",
+        "int64": "BIGINT",
+        "float64": "DOUBLE",
+        "decimal": "DECIMAL(18,2)",
+        "date64": "DATE",
+        "time": "TIME",
+        "seconds": "TIMESTAMP",
+        "zoned": "TIMESTAMPTZ",
+        "string": "VARCHAR",
+    }
+    table = EVERY_TYPE.select([*columns])
     source = stored(tmp_path, table)
     written = tmp_path / "out.csv"
     written.write_bytes(made(ordered(source))[0])
-    types = [
-        "BOOLEAN",
-        "TINYINT",
-        "BIGINT",
-        "DOUBLE",
-        "DECIMAL(18,2)",
-        "DATE",
-        "TIME",
-        "TIMESTAMP",
-        "TIMESTAMPTZ",
-        "VARCHAR",
-    ]
-    columns = dict(zip(table.column_names, types, strict=True))
     connection = duckdb.connect()
     connection.execute("SET timezone='UTC'")
     back = connection.sql(
@@ -197,8 +201,7 @@ def test_decimals_of_more_digits_than_128_bits_hold_are_numbers(tmp_path: Path) 
     assert csv_of(rounded, **marks) == f"-1,50\n1234567,00\n{'9' * 60},00\n\n"
     grouped = csv_of(rounded, thousands_separator=".", **marks)
     assert grouped == f"-1,50\n1.234.567,00\n{'.'.join(['999'] * 20)},00\n\n"
-    few = Table(sources=(source,), filter=(Condition(column="n", op="<", value=100),))
-    assert csv_of(few, header=False) == "-1.500\n"
+    assert csv_of(read_of(source, where=(("n", "<", 100),)), header=False) == "-1.500\n"
 
 
 @pytest.mark.parametrize(
@@ -229,8 +232,7 @@ def test_short_floats_have_the_shortest_text(tmp_path: Path) -> None:
     rows = list(csv.reader(io.StringIO(csv_of(stored(tmp_path, table), header=False))))
     assert [row[0] for row in rows] == ["0.1", "-0.3333", "2050.0", "65504.0", "NaN", ""]
     assert rows[0][1:] == ["[0.1,null]", "[0.1,16777216.0,null]"]
-    tenth = Condition(column="half", op="=", value=0.1)
-    assert csv_of(Table(sources=(f"{tmp_path}/t.parquet",), filter=(tenth,))).count("\n") == 2
+    assert csv_of(read_of(f"{tmp_path}/t.parquet", where=(("half", "=", 0.1),))).count("\n") == 2
 
 
 def test_a_nul_in_a_title_is_refused_as_such(tmp_path: Path) -> None:
@@ -273,17 +275,13 @@ def test_numbers_have_no_quotes_where_only_strings_have_them(tmp_path: Path) -> 
     )
 
 
-def test_what_is_no_number_has_a_text(tmp_path: Path) -> None:
-    source = stored(tmp_path, {"f": [float("nan"), float("inf"), float("-inf"), 1.5, None]})
-    assert csv_of(source, header=False) == "NaN\ninf\n-inf\n1.5\n\n"
-    options = {"nan_text": "-", "infinity_text": "INF", "decimal_separator": ",", "delimiter": ";"}
-    assert csv_of(source, header=False, **options) == "-\nINF\n-INF\n1,5\n\n"
-
-
-def test_a_number_beside_one_that_is_none_keeps_its_thousands(tmp_path: Path) -> None:
-    source = stored(tmp_path, {"f": [float("nan"), -1234567.5]})
-    marks = {"delimiter": ";", "decimal_separator": ",", "thousands_separator": ".", "header": False}
-    assert csv_of(source, **marks) == "NaN\n-1.234.567,5\n"
+def test_nan_and_infinity_have_a_text(tmp_path: Path) -> None:
+    source = stored(tmp_path, {"f": [float("nan"), float("inf"), float("-inf"), -1234567.5, None]})
+    assert csv_of(source, header=False) == "NaN\ninf\n-inf\n-1234567.5\n\n"
+    marks = {"delimiter": ";", "decimal_separator": ",", "header": False}
+    texts = {"nan_text": "-", "infinity_text": "INF"}
+    assert csv_of(source, **texts, **marks) == "-\nINF\n-INF\n-1234567,5\n\n"
+    assert csv_of(source, thousands_separator=".", **marks) == "NaN\ninf\n-inf\n-1.234.567,5\n\n"
 
 
 def test_booleans_and_nulls_have_the_texts_of_the_order(tmp_path: Path) -> None:
@@ -431,7 +429,7 @@ def test_a_formula_behind_a_dropped_nul_is_guarded(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_quick_look_for_formulas_misses_none() -> None:
+def test_the_quick_test_for_formulas_misses_none() -> None:
     every = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
     texts = pl.DataFrame({"t": [*every, *(f"{character}=1" for character in every), ""]})
     column = pl.col("t")
@@ -526,20 +524,17 @@ def test_the_first_and_last_moments_of_the_calendar_have_a_text(tmp_path: Path, 
     ],
 )
 def test_times_that_are_too_large_name_their_column(tmp_path: Path, array: pa.Array) -> None:
-    path = tmp_path / "t.arrow"
-    batch = pa.record_batch([array], ["far"])
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
-        writer.write_batch(batch)
     with pytest.raises(UnwritableColumn, match=r"'far' holds a .* that can't be written"):
-        csv_of(str(path))
+        csv_of(stored(tmp_path, {"far": array}, "t.arrow"))
 
 
 @pytest.mark.parametrize("zone", ["+05:30", "Z", "Asia/Kathmandu", "America/Nowhere"])
 def test_times_of_any_zone_are_written_in_that_of_the_order(tmp_path: Path, zone: str) -> None:
     moments = pa.array([0, None], pa.timestamp("ms", zone))
     source = stored(tmp_path, {"t": moments, "l": pa.array([[0], None], pa.list_(pa.timestamp("ns", zone)))})
-    order = ordered(Table(sources=(source,), filter=(Condition(column="t", op="is not null"),)))
-    assert made(order) == [b't,l\n1970-01-01T00:00:00+00:00,"[""1970-01-01T00:00:00Z""]"\n']
+    assert made(ordered(read_of(source, where=(("t", "is not null", None),)))) == [
+        b't,l\n1970-01-01T00:00:00+00:00,"[""1970-01-01T00:00:00Z""]"\n'
+    ]
     order = ordered(source, time_zone="Europe/Berlin", form=Csv(header=False))
     assert made(order) == [b'1970-01-01T01:00:00+01:00,"[""1970-01-01T01:00:00+01:00""]"\n,\n']
 
@@ -558,12 +553,9 @@ def test_a_zone_that_only_some_machines_know_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_type_without_text_is_refused_before_anything_is_sent(tmp_path: Path, array: pa.Array) -> None:
-    path = tmp_path / "t.arrow"
-    batch = pa.record_batch([array], ["odd"])
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
-        writer.write_batch(batch)
+    source = stored(tmp_path, {"odd": array}, "t.arrow")
     with pytest.raises(UnwritableColumn, match=r"'odd' is of type|'odd' holds values") as refused:
-        Report(ordered(str(path)), ordered_at=ORDERED_AT)
+        Report(ordered(source), ordered_at=ORDERED_AT)
     assert refused.value.column == "odd"
 
 
@@ -601,7 +593,6 @@ def test_times_from_tables_are_those_of_the_calendar(tmp_path: Path, zone: str, 
 @pytest.mark.nightly
 def test_three_thousand_columns_are_written(tmp_path: Path) -> None:
     wide = pa.table({f"c{at}": [at, None] for at in range(3000)})
-    pq.write_table(wide, tmp_path / "wide.parquet")
-    lines = csv_of(str(tmp_path / "wide.parquet")).splitlines()
+    lines = csv_of(stored(tmp_path, wide)).splitlines()
     assert lines[1] == ",".join(str(at) for at in range(3000))
     assert lines[2] == "," * 2999

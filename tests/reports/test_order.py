@@ -21,8 +21,9 @@ from holdfast.reports.order import (
     ReportOrder,
     Table,
     Xlsx,
-    decode,
     encode,
+    from_plain,
+    plain_json,
 )
 
 MINIMAL: dict[str, Any] = {
@@ -34,6 +35,10 @@ MINIMAL: dict[str, Any] = {
 
 
 TABLE = Table(sources=("a.csv",))
+
+
+def decode(body: bytes) -> ReportOrder:
+    return from_plain(plain_json(body))
 
 
 def order(**changes: Any) -> ReportOrder:

@@ -25,7 +25,6 @@ from holdfast.reports.deliver_credentials import Credentials
 from holdfast.reports.deliver_pool import PoolLimits
 from holdfast.reports.order import from_plain
 from holdfast.reports.publish import Published
-from holdfast.reports.wire import OrderMessage, encode_protobuf
 from holdfast.rules.tasks.task import State
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Cancelled
@@ -33,7 +32,7 @@ from holdfast.tasks.spec import TaskSpec
 from holdfast.testing import TaskTest
 from holdfast.wiring.services import Services
 from simulator.servers import FtpServer, RedisServer
-from tests.reports.making import stored
+from tests.reports.making import protobuf_of, stored
 
 DAY = dt.date(2024, 2, 29)
 NAME = "sales-2024-02-29.csv"
@@ -127,7 +126,7 @@ def test_an_attempt_that_was_replaced_changes_nothing(folders: Path) -> None:
 
 @pytest.mark.slow
 def test_a_report_ordered_by_protobuf_is_made(folders: Path) -> None:
-    message = OrderMessage.FromString(encode_protobuf(from_plain(order(folders))))
+    message = protobuf_of(from_plain(order(folders)))
     assert not TaskTest(made_app()).run(message)["duplicated"]
     assert (folders / "in" / NAME).exists()
 

@@ -20,11 +20,12 @@ from holdfast.reports.order import (
     Sort,
     Table,
     Xlsx,
-    decode,
     encode,
+    from_plain,
+    plain_json,
 )
-from holdfast.reports.wire import OrderMessage, decode_protobuf, encode_protobuf
-from tests.reports.making import ordered
+from holdfast.reports.wire import OrderMessage, plain_protobuf
+from tests.reports.making import ordered, protobuf_of
 from tests.tasks.plain import compile_proto
 
 FULL = ReportOrder(
@@ -72,8 +73,8 @@ FULL = ReportOrder(
     ],
 )
 def test_an_order_survives_both_protobuf_and_json(order: ReportOrder) -> None:
-    assert decode_protobuf(encode_protobuf(order)) == order
-    assert decode(encode(order)) == order
+    assert from_plain(plain_protobuf(protobuf_of(order).SerializeToString())) == order
+    assert from_plain(plain_json(encode(order))) == order
 
 
 def test_the_order_in_protobuf_has_the_same_fields() -> None:
@@ -96,15 +97,15 @@ def test_the_order_in_protobuf_has_the_same_fields() -> None:
 
 
 def test_what_is_wrong_is_named_as_in_json() -> None:
-    message = OrderMessage.FromString(encode_protobuf(FULL))
+    message = protobuf_of(FULL)
     message.tables[0].filter[0].op = "like"
     with pytest.raises(InvalidMessage) as refused:
-        decode_protobuf(message.SerializeToString())
+        from_plain(plain_protobuf(message.SerializeToString()))
     assert refused.value.field == "tables[0].filter[0].op"
     with pytest.raises(InvalidMessage, match=r"isn't a holdfast.reports.v1.ReportOrder"):
-        decode_protobuf(b"\xff\xff")
+        plain_protobuf(b"\xff\xff")
     with pytest.raises(InvalidMessage):
-        decode_protobuf(b"")
+        from_plain(plain_protobuf(b""))
 
 
 def test_the_compiled_description_is_that_of_the_proto(tmp_path: Path) -> None:

@@ -82,10 +82,7 @@ VALUES: dict[str, list[Any]] = {
 
 
 def test_every_type_of_column_is_kept_in_a_workbook(tmp_path: Path) -> None:
-    path = tmp_path / "every.arrow"
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, EVERY_TYPE.schema) as writer:
-        writer.write_table(EVERY_TYPE)
-    header, *rows = values(sheet_of(str(path)))
+    header, *rows = values(sheet_of(stored(tmp_path, EVERY_TYPE, "every.arrow")))
     assert header == EVERY_TYPE.column_names
     rows += [[None] * len(header)] * (3 - len(rows))  # a row of nulls has no cells
     for at, name in enumerate(header):
@@ -430,11 +427,9 @@ def test_too_many_rows_are_refused_before_anything_is_sent(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_too_many_columns_are_refused(tmp_path: Path) -> None:
-    wide = pa.record_batch({str(at): [at] for at in range(16_385)})
-    with pa.OSFile(str(tmp_path / "w.arrow"), "wb") as file, pa.ipc.new_file(file, wide.schema) as writer:
-        writer.write_batch(wide)
+    wide = stored(tmp_path, {str(at): [at] for at in range(16_385)}, "w.arrow")
     with pytest.raises(InvalidMessage, match=r"16,385 columns.*choose some") as refused:
-        Report(ordered(str(tmp_path / "w.arrow"), form=Xlsx()), ordered_at=ORDERED_AT)
+        Report(ordered(wide, form=Xlsx()), ordered_at=ORDERED_AT)
     assert refused.value.field == "tables[0].columns"
 
 
@@ -470,20 +465,12 @@ def test_columns_have_the_letters_of_excel() -> None:
 @pytest.mark.skipif(shutil.which("soffice") is None, reason="LibreOffice isn't installed")
 def test_libreoffice_reads_every_type_as_it_was_written(tmp_path: Path) -> None:
     table = EVERY_TYPE.drop_columns(["null"])
-    source = tmp_path / "every.arrow"
-    with pa.OSFile(str(source), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
-    (data,) = made(ordered(str(source), form=Xlsx(rows_per_sheet=3)))
+    (data,) = made(ordered(stored(tmp_path, table, "every.arrow"), form=Xlsx(rows_per_sheet=3)))
     (tmp_path / "every.xlsx").write_bytes(data)
     # As formatted, comma, quote, UTF-8; the last -1: every sheet to a file of its own.
     filters = "csv:Text - txt - csv (StarCalc):44,34,76,1,,0,false,false,true,false,false,-1"
-    command = [
-        "soffice",
-        f"-env:UserInstallation=file://{tmp_path}/profile",
-        "--headless",
-        "--convert-to",
-        filters,
-    ]
+    command = ["soffice", f"-env:UserInstallation=file://{tmp_path}/profile", "--headless"]
+    command += ["--convert-to", filters]
     subprocess.run(
         [*command, "--outdir", str(tmp_path), str(tmp_path / "every.xlsx")], check=True, timeout=300
     )

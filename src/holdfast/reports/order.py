@@ -1,7 +1,7 @@
 """A customer's order: the typed body of a report's task, as JSON.
 
 All fields but ``customer``, ``report``, ``tables`` and ``name`` have defaults. Unknown fields are refused:
-else a misspelt option would show only when a customer complains. :func:`decode` also checks rules that types
+else a misspelt option would show only when a customer complains. ``from_plain`` also checks rules that types
 can't express.
 """
 
@@ -221,11 +221,6 @@ class ReportOrder(_Part, frozen=True):
 
 
 _AT_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
-
-
-def decode(body: bytes) -> ReportOrder:
-    """Return the checked order in a JSON body. Raises InvalidMessage that names the field."""
-    return from_plain(plain_json(body))
 
 
 def plain_json(body: bytes) -> object:

@@ -78,15 +78,10 @@ class Sink(Protocol):
         can_resume: another process can resume an upload.
         can_rename: a file is written under its temporary name. False where the service itself shows complete
             files only.
-        has_checksum: the service reports or compares a checksum of the content.
-        keeps_first: with ``replace=False`` the service itself keeps the first of two files. False where the
-            sink can only look before the commit.
     """
 
     can_resume: bool
     can_rename: bool
-    has_checksum: bool
-    keeps_first: bool
 
     async def stat(self, name: str) -> RemoteFile | None:
         """Return the finished file, or None. Raises ConfigError if this user may not look."""

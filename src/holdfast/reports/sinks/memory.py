@@ -18,8 +18,6 @@ class MemorySink(SinkBase):
 
     can_resume = True
     can_rename = True
-    has_checksum = True
-    keeps_first = True
 
     def __init__(self, files: dict[str, bytearray] | None = None) -> None:
         self.files = {} if files is None else files

@@ -36,8 +36,6 @@ class FileSink:
 
     can_resume = True
     can_rename = True
-    has_checksum = False
-    keeps_first = True
 
     def __init__(self, root: str | Path, *, durable: bool = True, access: Access = OWNER) -> None:
         self.root = Path(root).resolve()

@@ -43,8 +43,6 @@ class FtpSink(SinkBase):
 
     can_resume = True
     can_rename = True
-    has_checksum = False
-    keeps_first = False
 
     def __init__(
         self, url: FtpUrl, user: str = "anonymous", password: str = "", *, timeout_s: float = TIMEOUT_S

@@ -58,8 +58,6 @@ class HttpSink(SinkBase):
 
     can_resume = False
     can_rename = False
-    has_checksum = False
-    keeps_first = False
 
     def __init__(
         self,

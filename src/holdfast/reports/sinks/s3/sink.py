@@ -82,8 +82,6 @@ class S3Sink(SinkBase):
 
     can_resume = True
     can_rename = False
-    has_checksum = True
-    keeps_first = True
 
     def __init__(
         self,

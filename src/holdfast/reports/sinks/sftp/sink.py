@@ -33,8 +33,6 @@ class SftpSink(SinkBase):
 
     can_resume = True
     can_rename = True
-    has_checksum = False
-    keeps_first = False
 
     def __init__(self, url: SftpUrl, login: Login) -> None:
         self.session = SftpSession(url, login)
