@@ -193,7 +193,7 @@ async def test_while_the_archive_is_away_deliveries_are_kept_and_streams_go_on(t
     assert away.tried < 2 * AWAY_S, "it is not asked in a hot loop"
     [told, *more] = [f for level, event, f in node.log.entries if event == "cannot archive messages"]
     assert told["stream"] == "s"
-    assert len(more) <= AWAY_S / archiver.TELL_EVERY_S
+    assert len(more) <= AWAY_S / archiver.LOG_EVERY_S
     assert ("archive_waiting", 6) in [(name, value) for name, _, value in node.work.gauges({})]
     away.is_away = False
     await town.until_over()

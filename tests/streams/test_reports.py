@@ -43,23 +43,23 @@ def parcels(sender: str, *numbers: int) -> list[Receipt]:
 
 
 async def test_settled_parcels_are_gathered_by_sender(reports: Reports, peers: Peers, clock: Clock) -> None:
-    await reports.tell(parcels("a", 1) + parcels("b", 1), True)
+    await reports.report(parcels("a", 1) + parcels("b", 1), True)
     await clock.sleep(SETTLED_AFTER_S / 2)
-    await reports.tell(parcels("a", 2, 3), True)
+    await reports.report(parcels("a", 2, 3), True)
     assert peers.heard == []
     await clock.sleep(SETTLED_AFTER_S)
     assert peers.heard == [
         ("sim://a", SettleReport("a", "me", [1, 2, 3], [])),
         ("sim://b", SettleReport("b", "me", [1], [])),
     ]
-    await reports.tell(parcels("a", 4), True)
+    await reports.report(parcels("a", 4), True)
     await clock.sleep(SETTLED_AFTER_S * 2)
     assert peers.heard[2:] == [("sim://a", SettleReport("a", "me", [4], []))]
 
 
 async def test_that_parcels_are_settled_is_told_once(reports: Reports, peers: Peers, clock: Clock) -> None:
     peers.failing = [OutcomeUnknown("lost")]
-    await reports.tell(parcels("a", 1), True)
+    await reports.report(parcels("a", 1), True)
     await clock.sleep(60)
     assert len(peers.heard) == 1
 
@@ -68,7 +68,7 @@ async def test_returned_parcels_are_told_at_once_and_until_heard(
     reports: Reports, peers: Peers, clock: Clock
 ) -> None:
     peers.failing = [Unavailable("gone"), OutcomeUnknown("lost")]
-    await reports.tell(parcels("a", 1, 2), False)
+    await reports.report(parcels("a", 1, 2), False)
     await settle_down()
     assert len(peers.heard) == 1
     await clock.sleep(60)
@@ -80,7 +80,7 @@ async def test_a_sender_is_told_of_returned_parcels_until_these_show_again(
 ) -> None:
     peers.failing = [Unavailable("gone")] * 100_000
     visibility_s = limits_with().visibility_s
-    await reports.tell(parcels("a", 1), False)
+    await reports.report(parcels("a", 1), False)
     await clock.sleep(0.9 * visibility_s)
     tried = len(peers.heard)
     assert tried > 0.8 * visibility_s
@@ -92,7 +92,7 @@ async def test_a_sender_is_told_of_returned_parcels_until_these_show_again(
 
 
 async def test_before_the_end_all_is_sent(reports: Reports, peers: Peers, clock: Clock) -> None:
-    await reports.tell(parcels("a", 1) + parcels("b", 2), True)
+    await reports.report(parcels("a", 1) + parcels("b", 2), True)
     await reports.flush()
     assert len(peers.heard) == 2
     await clock.sleep(1)

@@ -13,7 +13,7 @@ from holdfast.operate.survey import NodeReport
 from holdfast.rules.streams.activity import StreamActivity
 from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams.slots import SlotWork
-from holdfast.streams.waiting_streams import TOLD_AFTER_S, StreamWait
+from holdfast.streams.waiting_streams import LOG_AFTER_S, StreamWait
 from tests.streams.test_archiver import app_of as archiving
 from tests.streams.test_owners import app_of, numbers
 from tests.streams.town import LIMITS, Town, TownNode
@@ -72,7 +72,7 @@ async def test_a_message_that_waits_for_a_slot_names_the_key_that_has_it_and_sin
     assert line["key"] == "s/b"
     assert str(line["reason"]).startswith("waits for its slot a-1, which has been busy with s/a for ")
     assert node.work.waiting_streams.counts()["slot"] == 1
-    assert node.work.waiting_streams.longest()["slot"] > TOLD_AFTER_S
+    assert node.work.waiting_streams.longest()["slot"] > LOG_AFTER_S
     with pytest.raises(OutcomeUnknown, match=r"\(it waits: slot\)"):
         await node.work.requests.process("s", "s/b", Place(0, 1), b'{"key":"b","n":1}', {}, 2.0)
     await town.until_over()

@@ -17,7 +17,7 @@ from holdfast.rules.streams.ledger import Commit
 from holdfast.rules.streams.owner import OwnerMachine
 from holdfast.rules.streams.wait_reason import WaitReason
 from holdfast.streams import operations
-from holdfast.streams.waiting_streams import COMMIT_S, LINES_MAX, TOLD_AFTER_S
+from holdfast.streams.waiting_streams import COMMIT_S, LINES_MAX, LOG_AFTER_S
 from tests.streams.test_owners import Item, app_of, numbers
 from tests.streams.town import Town, TownNode
 
@@ -38,7 +38,7 @@ async def test_a_gap_is_told_once_while_it_lasts_and_when_it_is_skipped(town: To
     await town.send(*numbers(0, 3))
     await town.until(lambda: lines(node, "stream waits"))
     (line,) = lines(node, "stream waits")
-    left_s = GAP_S - TOLD_AFTER_S
+    left_s = GAP_S - LOG_AFTER_S
     assert line["key"] == "s/k"
     assert line["messages"] == 1
     assert str(line["reason"]).startswith("waits for seq 1 to 2 of run 0, ")
@@ -136,7 +136,7 @@ async def test_a_stream_that_comes_to_wait_for_something_else_is_told_again(town
     _, line = lines(node, "stream waits")
     assert str(line["reason"]).startswith("parked: ")
     (waits,) = node.work.waiting_streams.all()
-    assert TOLD_AFTER_S <= waits.since_s < 2 * TOLD_AFTER_S
+    assert LOG_AFTER_S <= waits.since_s < 2 * LOG_AFTER_S
 
 
 async def test_many_that_wait_fill_no_log(town: Town) -> None:

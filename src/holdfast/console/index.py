@@ -25,7 +25,7 @@ from holdfast.ports.coordinator import Claim, Coordinator, Member
 from holdfast.ports.state import StateStore
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.streams.slots import SlotWork
-from holdfast.streams.waiting_streams import TOLD_AFTER_S, StreamWait
+from holdfast.streams.waiting_streams import LOG_AFTER_S, StreamWait
 
 PAGE = 500
 SHARE_WATCHED, SHARE_IDLE = 0.05, 0.003
@@ -308,7 +308,7 @@ class StreamIndex:
         known_s = before.since_s if before is not None and before.kind == waits.kind else 0.0
         if waits.since_s < known_s:
             known_s = 0.0  # it is another wait
-        if known_s < TOLD_AFTER_S <= waits.since_s and waits.kind != "parked":
+        if known_s < LOG_AFTER_S <= waits.since_s and waits.kind != "parked":
             at = self._clock.wall() - waits.since_s
             text = f"waits for {waits.text}, on {self._name(member)}"
             self.life.add(waits.key, at, text, self._known(member))

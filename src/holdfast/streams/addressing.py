@@ -39,10 +39,10 @@ STORED = "holdfast-stored"
 """The attribute of a message whose body is in an object store: a StoredMessage in JSON."""
 
 STORED_BODY = b"stored"
-"""What such a message has for a body. No version that doesn't know the attribute finds a key in it."""
+"""The body of such a message. A version that doesn't know the attribute finds no key in it."""
 
 _NOT_GIVEN = object()
-"""Stands for the run of a message that has none, where a stream allows that."""
+"""The placeholder for the missing run of a message, if the stream allows that."""
 
 Read = Callable[[bytes, Mapping[str, str]], Sequence[Any]]
 
@@ -52,8 +52,7 @@ def address(
 ) -> tuple[str, Place]:
     """Read the key and place of a message from its fields, or from its attributes if bodies are raw bytes.
 
-    If the stream has no seq, messages are told apart by the attribute ``id``, or by ``delivery_id`` without
-    one.
+    If the stream has no seq, the attribute ``id`` identifies messages, or ``delivery_id`` without one.
     Raises InvalidMessage naming the field and what it should be.
     """
     fields, read = _reader(spec)

@@ -23,9 +23,9 @@ from holdfast.common.record import UNREADABLE, from_base64
 from holdfast.errors import InvalidMessage
 
 ArchivedAs = Literal["done", "skip", "late", "far", "parked", "again"]
-"""What a commit did with an archived message: its handler handled it, or failed for good; or the commit set
-it aside. ``again``: an earlier commit covers it. The message came again, perhaps because the node that
-committed it has died before it wrote to the archive."""
+"""The outcome of an archived message in its commit: handled, failed for good, or set aside. ``again``: an
+earlier commit covers it, and the message came again, for example because the node died before it wrote to the
+archive."""
 
 HOUR = "%Y-%m-%dT%H"
 SEGMENT_CHARS_MAX = 160

@@ -14,11 +14,11 @@ from holdfast.ports.objects import Objects
 from holdfast.streams.archive import AGAIN, HOUR, ArchivedMessage, ObjectName, folder, read_line, segment
 
 IN_PLACE = ("done", "skip", AGAIN)
-"""What of an archive is read: a commit has passed these messages in their place. Others were set aside."""
+"""The kinds of messages that are read: a commit has passed them in their place. Others were set aside."""
 
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
 FEW_HOURS = 24 * 31
-"""So many hours are listed one by one. All objects of a key may be many more."""
+"""The most hours that are listed one by one."""
 
 FIRST_HOUR, LAST_HOUR = "T00", "T23"
 

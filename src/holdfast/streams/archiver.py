@@ -16,11 +16,11 @@ from holdfast.streams.archive import ArchivedMessage, archived, hour_of, lines_o
 from holdfast.system.retrying import retry_call
 
 LINGER_S = 2.0
-"""How long committed messages wait for others of their key, to share an object. A client's request doesn't
-wait."""
+"""Seconds for which committed messages wait for others of their key, to share an object. A client's request
+doesn't wait."""
 
 ENOUGH = 512
-"""How many messages are written at once without waiting for more."""
+"""The number of messages that are written without waiting for more."""
 
 PUTS_AT_ONCE = 8
 """The most objects that are written at once."""
@@ -29,10 +29,10 @@ OBJECT_BYTES_MAX = 8 << 20
 """The size at which an object is full. One of a single commit may be larger."""
 
 BACKLOG_SHARE = 2
-"""What waits for the archive may be this fraction of ``max_held`` (1/2)."""
+"""The share of ``max_held`` (1/2) that may wait for the archive."""
 
-TELL_EVERY_S = 5.0
-"""How often it is logged that an archive does not take what is written."""
+LOG_EVERY_S = 5.0
+"""Seconds between two log lines about an archive that is away."""
 
 
 class Archiver:
@@ -42,10 +42,10 @@ class Archiver:
 
     def __init__(self, stream: str, objects: Objects, host: Host, *, on_change: Callable[[], None]) -> None:
         self.waiting = 0
-        """How many committed messages are not yet in the archive."""
+        """The number of committed messages that aren't in the archive yet."""
         self.is_full = False
         self.error = ""
-        """Why the archive took nothing when it was last tried."""
+        """The error of the last try; "" if it succeeded."""
         self.linger_s, self.enough = LINGER_S, ENOUGH
         self.on_change = on_change
         self._stream = stream
@@ -54,7 +54,7 @@ class Archiver:
         self._retry = host.limits.retry
         self._waiting_max = max(1, host.limits.max_held // BACKLOG_SHARE)
         self._number = 0
-        self._told_at = -math.inf
+        self._logged_at = -math.inf
 
     def expect(self, settlement: Settlement) -> None:
         """Note that a settlement is going to be written."""
@@ -74,7 +74,7 @@ class Archiver:
                 group.create_task(self._write_object(room, items))
 
     def _objects_of(self, settlements: Iterable[Settlement]) -> Iterator[list[Settlement]]:
-        """Divide settlements into those that share an object, in the order of their commits."""
+        """Group the settlements that share an object, in the order of their commits."""
         by_object: dict[tuple[object, ...], list[Settlement]] = {}
         for item in settlements:
             assert item.commit is not None
@@ -109,15 +109,15 @@ class Archiver:
 
         def failed(error: Exception) -> None:
             self.error = redact(str(error))
-            self._tell()
+            self._log_error()
 
         await retry_call(lambda: self._objects.put(name, data), self._clock, self._retry, failed)
         self.error = ""
 
-    def _tell(self) -> None:
+    def _log_error(self) -> None:
         now = self._clock.monotonic()
-        if now >= self._told_at + TELL_EVERY_S:
-            self._told_at = now
+        if now >= self._logged_at + LOG_EVERY_S:
+            self._logged_at = now
             self._log.warning(
                 "cannot archive messages",
                 stream=self._stream,

@@ -26,7 +26,7 @@ from holdfast.rules.cluster.placement import readers
 
 TIMEOUT_S = 30.0
 LATE_S = 1.0
-"""How much longer than its own timeout a node's answer is waited for."""
+"""Seconds beyond a node's own timeout for which its answer is awaited."""
 
 AGAIN = Backoff(0.02, 0.5)
 

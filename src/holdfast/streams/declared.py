@@ -1,4 +1,4 @@
-"""Looks for streams that no node runs, for those who send: the name of such a one is most likely misspelt."""
+"""Warns senders of streams that no node runs: such a name is most likely misspelt."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 from holdfast.ports.coordinator import Coordinator
 
 LOOK_TIMEOUT_S = 2.0
-"""How long a look at the nodes may take."""
+"""Seconds that a look at the nodes may take."""
 
 CLOSE_S = 0.2
-"""How long a client that closes waits for a look, so that a short program is warned too."""
+"""Seconds for which a closing client waits for a look, so that a short program is warned too."""
 
 
 async def run_by_nodes(coordinator: Coordinator) -> list[str]:
@@ -24,11 +24,10 @@ async def run_by_nodes(coordinator: Coordinator) -> list[str]:
 
 class Undeclared:
     """Warns of streams that are sent to and that no node runs while nodes run others. ``look`` returns the
-    names of those that nodes run.
+    streams that nodes run.
 
-    Nobody who sends waits for it. It looks once for each name, whatever comes of it, in a thread with an
-    event loop of its own: what doesn't answer holds up neither other calls nor the end of the program.
-    """
+    It looks once for each name, in a thread with an event loop of its own, so that neither senders nor the
+    end of the program wait for it."""
 
     def __init__(self, look: Callable[[], Coroutine[Any, Any, Sequence[str]]], log: Any) -> None:
         self._look = look

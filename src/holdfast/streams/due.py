@@ -13,15 +13,14 @@ from holdfast.ports.state import StateStore
 from holdfast.streams.placing import Placing
 
 AGAIN = Backoff(LEASE_S, 300.0, floor=1.0)
-"""The pauses before this node looks again for somebody to serve a stream for which nobody was found: no node
-has room, say, or none declares it."""
+"""The pauses before this node looks again for an owner of a stream that no node takes."""
 
 FAILURES_MAX = 10_000
-"""For how many such streams that is remembered."""
+"""The most streams whose failures are remembered."""
 
 KEYS_A_CALL = 100
 NUDGES_AT_ONCE = 32
-"""How many streams are brought to their owners at once: many timers may be set to the same time."""
+"""The most streams that are brought to their owners at once: many timers may have the same time."""
 
 
 class DueStreams:

@@ -13,8 +13,8 @@ H_contra = TypeVar("H_contra", contravariant=True)
 
 
 class Context(Protocol):
-    """Goes with each message to its handler: it tells the message's place, and has models, objects and
-    progress. Each open stream has one context; its fields change with each message."""
+    """The context of a message for its handler: the message's place, models, objects and progress. Each open
+    stream has one context, whose fields change with each message."""
 
     key: str
     """The stream's key, as the message has it."""

@@ -139,7 +139,7 @@ class StreamInquiries:
             yield Lag(entry.key, activity.oldest_s(owner.inbox.to_extend(), now), len(owner.inbox))
 
     async def list_busiest(self, request: Busiest) -> Done:
-        """Answer which streams have most to do, of those that have anything."""
+        """Answer which streams have most to do."""
         if request.by not in FIGURES:
             return Done(ok=False, text=f"streams have no {request.by!r}; they have {', '.join(FIGURES)}")
         now, found = self._host.clock.monotonic(), []

@@ -1,4 +1,4 @@
-"""Takes messages in: those that a node receives from its queues, and those that others forward to it."""
+"""Takes messages in, from the queues and from other nodes."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Line(Generic[T]):
         self.is_behind_gap = False
         """True if the owner waits for a missing message, as of the last item that it refused."""
         self.refusals = 0
-        """How many offers in a row found no room at all."""
+        """The number of offers in a row that found no room at all."""
 
     def __len__(self) -> int:
         return len(self._items)

@@ -14,7 +14,7 @@ SMOOTHING = 0.5
 """The weight of the newest period in the average."""
 
 FORGOTTEN_ROLLS = 20
-"""After so many periods without a message, a millionth of an average is left, and it is forgotten."""
+"""The number of periods without a message after which an average, then a millionth, is forgotten."""
 
 
 class MeasuredLoad(NamedTuple):
@@ -28,7 +28,7 @@ UNMEASURED = MeasuredLoad(0.0, 0.0)
 
 
 class _Average(NamedTuple):
-    """An average as it was in one period. It fades from then on, which nobody has to write down."""
+    """An average as it was in one period. Later values follow from it."""
 
     period: int
     slots_busy: float

@@ -45,22 +45,19 @@ class _Loaded(Generic[U]):
 class Models(Generic[U]):
     """The models of one slot.
 
-    Args:
-        specs: the declared models.
-        tell: called with the stream for which a model is being loaded, that model ("" when that is over) and
-            the declared models that are loaded.
-        memory_mb: the memory that loaded models may take before unused ones are unloaded, least recently used
-            first; 0 for no limit. A model that is needed is always loaded.
-    """
+    Args: specs: the declared models. on_load: called with the stream for which a model is being loaded, that
+    model ("" when that is over) and the declared models that are loaded. memory_mb: the memory that loaded
+    models may take before unused ones are unloaded, least recently used first; 0 for no limit. A model that
+    is needed is always loaded."""
 
     def __init__(
         self,
         specs: Mapping[str, ModelSpec],
-        tell: Callable[[U, str, Sequence[str]], None],
+        on_load: Callable[[U, str, Sequence[str]], None],
         memory_mb: int = 0,
     ) -> None:
         self._specs = specs
-        self._tell = tell
+        self._on_load = on_load
         self._memory_mb = memory_mb
         self._loaded: dict[Hashable, _Loaded[U]] = {}  # least recently used first
 
@@ -84,7 +81,7 @@ class Models(Generic[U]):
                 loaded.users.discard(user)
                 self._loaded[identity] = self._loaded.pop(identity)
         if self._make_room(0):
-            self._tell(user, "", self.names)
+            self._on_load(user, "", self.names)
 
     @property
     def declared(self) -> Mapping[str, ModelSpec]:
@@ -106,14 +103,14 @@ class Models(Generic[U]):
 
     def _load(self, spec: ModelSpec, user: U) -> _Loaded[U]:
         self._make_room(spec.memory_mb)
-        self._tell(user, spec.name, self.names)
+        self._on_load(user, spec.name, self.names)
         try:
             loaded: _Loaded[U] = _Loaded(spec.load(), spec.memory_mb)
         except BaseException:
-            self._tell(user, "", self.names)
+            self._on_load(user, "", self.names)
             raise
         known = self._specs.get(spec.name) is spec
-        self._tell(user, "", sorted([*self.names, spec.name]) if known else self.names)
+        self._on_load(user, "", sorted([*self.names, spec.name]) if known else self.names)
         return loaded
 
     def _make_room(self, more_mb: int) -> bool:

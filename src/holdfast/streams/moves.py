@@ -24,7 +24,7 @@ MOVE_AGAIN = Backoff(0.01, 1.0)
 """The pauses between rounds of moves. They grow while no node takes a stream."""
 
 MOVES_AT_ONCE = 8
-"""How many streams a draining node moves at once."""
+"""The most streams that a draining node moves at once."""
 
 FAILED_S = 0.05
 """The pause after a move that failed, in seconds."""
@@ -93,7 +93,7 @@ class Moves:
 
     async def shed(self, request: RebalanceRequest) -> Done:
         """Move streams that make up the requested load, and answer how many. Streams that moved here lately
-        stay, and those that wait for a missing message."""
+        stay, and so do streams that wait for a missing message."""
         rested = self._host.clock.monotonic() - self._host.limits.rest_s
         target = self._host.membership.view.get(request.target)
         streams = [self._movable(entry) for entry in self._owners]

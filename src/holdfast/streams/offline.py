@@ -30,7 +30,7 @@ class OfflineStream:
     """One declared stream. It keeps the state and the timers of each key as commits would keep them, and
     takes ``wall_s`` for the time.
 
-    Its calls can be stepped with ``drive``, as those of a worker can. ``first`` is the snapshot, and its
+    Its calls can be stepped with ``drive``, like the calls of a worker. ``first`` is the snapshot, and its
     version, that keys begin with; a version of None is that of the handler. ``on_progress`` is called with
     the notes of ``context.progress``.
     """

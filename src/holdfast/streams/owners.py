@@ -247,7 +247,7 @@ class OwnerRegistry:
 
     def holding(self, stream: str, *, opened: bool = False) -> Iterator[tuple[str, Held]]:
         """Yield the messages of ``stream`` whose deliveries must be extended, each with its key. With
-        ``opened``, only those of owners that have opened the stream, and know of no other opening."""
+        ``opened``, only messages of owners that have opened the stream and know of no other opening."""
         for entry in self._holding.values():
             if entry.spec.name != stream:
                 continue
@@ -322,7 +322,7 @@ class OwnerRegistry:
         if entry is None or entry.owner.leaving or claim.version <= entry.claim.version:
             return
         if claim.member == self._host.membership.id:
-            entry.claim = claim  # it is ours again, whoever has set it
+            entry.claim = claim  # it is ours again
         else:
             self._vanished(entry)
 

@@ -47,7 +47,8 @@ class PendingForwards:
         self._number = 0
         self._items: dict[int, PendingForward] = {}
         self._held_back: set[int] = set()
-        """The numbers of those that an owner holds behind a gap, or behind effects that nobody takes."""
+        """The numbers of messages that an owner holds behind a gap, or behind effects that no target
+        takes."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -60,9 +61,8 @@ class PendingForwards:
 
     @property
     def kept(self) -> int:
-        """The number of messages without those that their owners hold back: a target that is away must not
-        stop what doesn't need it, and a missing message must get in. Of these, owners take no more than
-        ``inbox_limit`` a stream."""
+        """The number of messages that their owners don't hold back. Messages behind an absent target or a gap
+        don't count, because others must get in; owners take at most ``inbox_limit`` of them a stream."""
         return len(self._items) - len(self._held_back)
 
     def get(self, number: int) -> PendingForward | None:
@@ -91,7 +91,7 @@ class PendingForwards:
 
     def accepted(self, item: PendingForward, *, held_back: bool) -> None:
         """Note that the owner holds a message and extends its delivery. Body and receipt stay here until the
-        owner reports the commit. ``held_back``: behind a gap, or behind effects that nobody takes."""
+        owner reports the commit. ``held_back``: behind a gap, or behind effects that no target takes."""
         item.accepted = True
         (self._held_back.add if held_back else self._held_back.discard)(item.number)
         item.offered_at = self._clock.monotonic()

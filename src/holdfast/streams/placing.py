@@ -17,17 +17,17 @@ from holdfast.rules.cluster.placement import Placed, choose, shortage
 from holdfast.streams.pending_forwards import PendingForward
 
 DEPARTED_MAX = 10_000
-"""How many streams that have moved away are remembered, and how many that no node takes."""
+"""The most streams that are remembered as moved away, and as taken by no node."""
 
 LOG_EVERY_S = 5.0
-"""How often a stream is logged whose keys no node takes, in seconds."""
+"""Seconds between two log lines about a stream that no node takes."""
 
 UNPLACED_S = 60.0
 """For how long after the last try a stream counts as one that no node takes. Its messages may lie in their
 queue meanwhile."""
 
 ROUTES_MAX = 100_000
-"""How many routes are remembered. For further streams, the coordinator is asked again."""
+"""The most routes that are remembered. For further streams, the coordinator is asked again."""
 
 
 class AdoptingOwners(Protocol):
@@ -37,7 +37,7 @@ class AdoptingOwners(Protocol):
         """Begin to own a key whose claim is ours; return False if its stream isn't declared here."""
 
     def nudge(self, key: str) -> bool:
-        """Tell the owner of a key that it is due; return False if it isn't owned here."""
+        """Wake the owner of a key that is due; return False if it isn't owned here."""
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -203,7 +203,7 @@ class Placing:
 
     async def nudge(self, stream: str, key: str) -> bool:
         """Have the owner of a key that is due look after it; without an owner, place the key. An owner of
-        an older version, which knows no timers and no effects, is asked to move it. Return False if nobody
+        an older version, which knows no timers and no effects, is asked to move it. Return False if no node
         looks after it now."""
         claim = await self.claim(stream, key, acting=(stream,))
         owner = self._host.membership.view.get(claim.member) if claim is not None else None

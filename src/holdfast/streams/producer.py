@@ -133,7 +133,7 @@ class StreamProducer:
         }
         if message.message_id and "seq" in names and self._spec is not None:
             raise InvalidMessage(
-                f"stream {self._name!r} tells messages apart by their seqs; leave message_id out",
+                f"stream {self._name!r} knows messages by their seqs; leave message_id out",
                 "message_id",
             )
         place: dict[str, str | int] = {}

@@ -36,7 +36,7 @@ from holdfast.streams.slots import SlotCrash, SlotHandle, SlotHandles
 from holdfast.streams.spec import StreamSpec
 
 AGAIN_S = 0.02
-"""How long a query pauses whose slot ended before its turn."""
+"""Seconds for which a query pauses whose slot ended before its turn."""
 
 
 class CommittedAnswer(msgspec.Struct, frozen=True):
@@ -149,7 +149,7 @@ class Queries:
                     if not error.guilty:  # something else ended the slot: nothing was asked
                         await self._clock.sleep(AGAIN_S)
                         continue
-                    self._tell(pending, redact(str(error)), error.detail)
+                    self._log_failure(pending, redact(str(error)), error.detail)
                     raise QueryFailed(f"{pending.key}: the query ended its slot: {error}") from error
                 return self._judged(pending, checkpoint, queried)
         raise OutcomeUnknown(f"{pending.key}: the query's turn did not come in time")
@@ -179,7 +179,7 @@ class Queries:
         if not queried.error:
             return CommittedAnswer(queried.answer, checkpoint.epoch, checkpoint.number)
         error = redact(queried.error)
-        self._tell(pending, error, queried.detail)
+        self._log_failure(pending, error, queried.detail)
         match queried.fault:
             case "request":
                 raise InvalidMessage(error)
@@ -189,7 +189,7 @@ class Queries:
                 raise Unavailable(f"{pending.key}: {MODEL_MISSING}")
         raise QueryFailed(f"{pending.key}: {error}")
 
-    def _tell(self, pending: PendingQuery, error: str, detail: str) -> None:
+    def _log_failure(self, pending: PendingQuery, error: str, detail: str) -> None:
         detail = redact(detail)
         self._log.warning(
             "query failed", key=pending.key, error=error, at=raised_at(detail), exception=detail

@@ -19,7 +19,7 @@ NAME_CHARS_MAX = 64
 
 class ActRecorder(SendRecorder):
     """The recorder of what one message's handler asks for. ``targets`` are the names that effects may have
-    besides URLs."""
+    instead of URLs."""
 
     __slots__ = ("_timers",)
 

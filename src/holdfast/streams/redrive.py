@@ -21,13 +21,12 @@ async def redrive(
     state: StateStore,
     queue: Queue,
     ids: Sequence[str],
-    tell: Callable[[str], Awaitable[object]],
+    notify: Callable[[str], Awaitable[object]],
     failed: Callable[[str, HoldfastError], None],
 ) -> int:
-    """Send dead letters of one stream again: those of messages to its queue, those of effects to their
-    targets. ``tell`` is called with the full key of each stream that has effects to hand over again, and
-    ``failed`` with the id of each letter that stays, such as a timer's, which is no message. Returns how many
-    letters were sent."""
+    """Send dead letters of one stream again: messages to its queue, effects to their targets. ``notify`` is
+    called with the full key of each stream that has effects to hand over again, and ``failed`` with the id of
+    each letter that stays, such as a timer's, which is no message. Returns how many letters were sent."""
     asked, found = {*ids}, list[DeadLetter]()
     keys = sorted({_plain_key(id_) for id_ in ids if _may_be_of_effect(id_)})
     for key in [None] if keys and queue.hides_dead_letters else keys:
@@ -48,7 +47,7 @@ async def redrive(
             break  # for the others too
     for key in changed:
         try:
-            await tell(key)
+            await notify(key)
         except HoldfastError as error:
             failed(key, error)
     return sent

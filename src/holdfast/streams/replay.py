@@ -34,7 +34,7 @@ StoredBody = Callable[[StoredValue], Awaitable[bytes]]
 
 
 class ReplayedMessage(msgspec.Struct, frozen=True):
-    """A message that was replayed, or a timer, whose name is then ``timer``, and what came of it. ``at`` is
+    """A message that was replayed, or the timer ``timer``, and its outcome. ``at`` is
     the time that the handler saw. ``failed_live``: the live handler had no tries left for the message."""
 
     key: str
@@ -80,8 +80,8 @@ class Replay:
         self._stored_body = stored_body
 
     async def run(self, messages: AsyncIterator[ArchivedMessage]) -> AsyncIterator[ReplayedMessage]:
-        """Yield what comes of the messages of one key, and of its timers. It begins without state. Whoever
-        takes a failure and goes on passes over the message, or the timer."""
+        """Yield the outcomes of the messages and timers of one key, which begins without state. A caller that
+        goes on after a failure passes over the message or the timer."""
         self._stream.wall_s, key = 0.0, None
         async for message in messages:
             key, at = message.key, max(self._stream.wall_s, message.at)
@@ -143,7 +143,7 @@ class Replay:
 
 
 def compare(result: bytes | None, live: bytes | None) -> Comparison:
-    """Compare a result with the live one. Those that are equal as JSON are the same."""
+    """Compare a result with the live one, as JSON."""
     if live is None:
         return "none" if result is None else "missing"
     if result is None:

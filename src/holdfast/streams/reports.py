@@ -23,7 +23,7 @@ class Reports:
         self._clock, self._tasks, self._log = host.clock, host.tasks, host.log
         self._settled: dict[Sender, list[int]] = {}
 
-    async def tell(self, receipts: list[Receipt], settled: bool) -> None:
+    async def report(self, receipts: list[Receipt], settled: bool) -> None:
         """Report deliveries to their senders. If a report of settled ones is lost, that only costs another
         offer. A report of returned ones is sent at once, and repeated until they show again by themselves,
         because only the sender extends them from now on."""

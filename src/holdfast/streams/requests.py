@@ -227,16 +227,16 @@ class Requests:
         if asked is None:
             asked = self._claiming[key] = asyncio.ensure_future(self._ask(key))
             asked.add_done_callback(lambda done: self._claimed(key, done))
-        told = asyncio.Event()
-        asked.add_done_callback(lambda _: told.set())
-        if not await self._clock.wait(told, timeout_s):
+        answered = asyncio.Event()
+        asked.add_done_callback(lambda _: answered.set())
+        if not await self._clock.wait(answered, timeout_s):
             raise Unavailable(f"{key}: the coordinator does not answer in time")
         return asked.result()
 
     def _claimed(self, key: str, asked: asyncio.Task[Claim]) -> None:
         del self._claiming[key]
         if not asked.cancelled():
-            asked.exception()  # mark it as read: perhaps nobody waits for it any more
+            asked.exception()  # mark it as read: its callers may have given up
 
     async def _ask(self, key: str) -> Claim:
         """Ask the coordinator for the claim. A node that drains, or can't run the stream, claims nothing; it

@@ -12,14 +12,14 @@ from holdfast.errors import HoldfastError
 from holdfast.ports.queue import KeyedQueue, PutBack, Queue, Taken
 
 RESERVE_S = 30.0
-"""How long a reservation lives without being renewed, in seconds: long enough for a busy node, and short
-enough that the messages of a node that ended unseen don't wait for long."""
+"""Seconds for which a reservation lives without a renewal: long enough for a busy node, and short enough for
+the messages of a node that ended unseen."""
 
 RENEWALS = 3
-"""How many times a reservation is renewed while it would live."""
+"""The number of renewals in ``RESERVE_S``."""
 
 TAKES = 64
-"""The most calls in a row for one take while the queue looks for the key's messages among those of others."""
+"""The most calls in a row for one take while the queue looks for the key's messages among others."""
 
 
 class Reservations:
@@ -62,7 +62,7 @@ class Reservations:
             self._log.debug("could not give up a reservation", stream=stream, key=key, error=str(error))
 
     def leave(self, stream: str, key: str) -> None:
-        """Renew a reservation no more, because the next owner takes it over."""
+        """End the renewals of a reservation, because the next owner takes it over."""
         if stream in self._held:
             self._held[stream].discard(key)
 

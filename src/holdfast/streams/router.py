@@ -1,5 +1,5 @@
-"""The router: it brings messages to the owners of their keys, here or on other nodes, and keeps custody of
-those that it forwards.
+"""The router: it brings messages to the owners of their keys, here or on other nodes, and keeps the forwarded
+ones.
 
 A message whose key another node owns is forwarded with its receipt. This node keeps body and receipt until
 the owner reports the commit, and offers them to the next owner if that one is lost.
@@ -28,7 +28,7 @@ class LocalOwners(AdoptingOwners, FullOwners, Protocol):
     """The owners on this node, as the router sees them. All keys are full keys."""
 
     def offer(self, key: str, held: Held) -> Literal["accepted", "full", "no", "unknown"]:
-        """Offer a message to a local owner; ``unknown`` means that there is none."""
+        """Offer a message to a local owner; ``unknown`` means that no owner is here."""
 
 
 class Router:
@@ -94,7 +94,7 @@ class Router:
 
     def take_back(self, stream: str, key: str, messages: Iterable[Held], to: str = "") -> None:
         """Take messages that an owner here gives up. This node's deliveries are routed again, to ``to`` if
-        given, and those of other nodes are reported to their senders."""
+        given; deliveries of other nodes are reported to their senders."""
         foreign: list[Receipt] = []
         for held in messages:
             for receipt in held.receipts:

@@ -97,8 +97,8 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
                 )
         if self.restart_after_s is not None and not self.run_optional:
             raise ConfigError(
-                f"stream {self.name!r}: messages have a run ({self.run!r}), which tells when numbers start"
-                " anew; leave restart_after_s out, or end run= with None where some have none"
+                f"stream {self.name!r}: messages have a run ({self.run!r}), which shows when numbers start"
+                " again; leave restart_after_s out, or end run= with None where some have none"
             )
         if self.restart_after_s is not None and self.restart_after_s < self.gap_timeout_s:
             raise ConfigError(

@@ -12,9 +12,8 @@ from holdfast.system.values import Values
 
 
 class StreamStorage(NamedTuple):
-    """The storage of one app's streams, as a node reaches it: a queue for each declared stream, the store of
-    their states, the object stores of those that are archived, and the bodies that were too large for a
-    queue."""
+    """The storage of one app's streams: a queue for each declared stream, the store of their states, the
+    object stores of archived streams, and the bodies that were too large for a queue."""
 
     queues: Mapping[str, Queue]
     state: StateStore

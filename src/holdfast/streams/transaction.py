@@ -89,7 +89,7 @@ class _Caller:
         """Begin a transaction if the library would have done so. Raises ConfigError if it would not."""
 
     def execute(self, statement: CallerStatement) -> Any:
-        """Return the first column of the first row; None if there is none."""
+        """Return the first column of the first row; None without rows."""
         raise NotImplementedError
 
     def after_commit(self, call: Callable[[], None]) -> None:

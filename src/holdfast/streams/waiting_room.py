@@ -108,8 +108,8 @@ class WaitingRoom:
 
     def lapses(self, item: PendingForward) -> bool:
         """Return True if the delivery of a message must not be extended. A queue that keeps order delivers
-        nothing of a key before what is in flight of it. If the owner waits for a missing message, those in
-        line lapse, as those that it holds do: the missing one, or what is left, comes first then."""
+        nothing of a key before what is in flight of it. If the owner waits for a missing message, the
+        messages in line lapse, as the ones that it holds do, so that the missing one comes first."""
         line = self.lines.get(item.key) if self._queues[item.stream].fifo else None
         return line is not None and line.is_behind_gap
 
@@ -263,8 +263,8 @@ class WaitingRoom:
 
     async def _give_back(self, stream: str, items: list[PendingForward], *, at_once: bool = False) -> None:
         """Give messages back to the queue, the highest first: one that keeps order then delivers none of them
-        before the lowest is there. Of such a queue a pause would only stop the key. So there is none
-        ``at_once``, for messages that this program goes on with."""
+        before the lowest is there. A pause would only stop the key of such a queue. ``at_once`` leaves it
+        out, for messages that this program goes on with."""
         pause_s = self._limits.give_back_s * (0.5 + self._clock.random())
         if at_once and self._queues[stream].fifo:
             pause_s = 0.0

@@ -14,13 +14,13 @@ from holdfast.rules.streams.wait_reason import WaitKind, WaitReason
 from holdfast.streams.owned import OwnedStream
 from holdfast.streams.placing import Unplaced
 
-TOLD_AFTER_S = 5.0
+LOG_AFTER_S = 5.0
 """After how long a stream that waits for one kind of thing is logged."""
 
 COMMIT_S = 1.0
 """A stream waits for its state store, or for its slot, only after so long."""
 
-BRIEF: tuple[WaitKind, ...] = ("store", "slot")
+SHORT_KINDS: tuple[WaitKind, ...] = ("store", "slot")
 """The kinds of waits that every message may have for a moment."""
 
 KEPT_WAITING = WaitReason(
@@ -53,7 +53,7 @@ class KnownWait(msgspec.Struct):
 
     kind: str
     since: float
-    told: bool = False
+    is_logged: bool = False
 
     def goes_on(self, stands: WaitReason) -> bool:
         """Return True if it still waits for the same, and not for the next of a kind."""
@@ -61,8 +61,8 @@ class KnownWait(msgspec.Struct):
 
 
 class WaitingStreams:
-    """The waiting streams of one node. ``owned`` returns the streams that may wait, ``unplaced`` those that
-    no node takes, and ``archive_error`` why the archive of a stream takes nothing."""
+    """The waiting streams of one node. ``owned`` returns the streams that may wait, ``unplaced`` the streams
+    that no node takes, and ``archive_error`` the error of a stream's archive."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class WaitingStreams:
         self._known: dict[str, KnownWait] = {}
 
     def look(self) -> None:
-        """Note which streams wait, and log those that have waited long."""
+        """Note which streams wait, and log the long waits."""
         now = self._clock.monotonic()
         before, self._known = self._known, {}
         late: list[StreamWait] = []
@@ -91,8 +91,8 @@ class WaitingStreams:
             if known is None or not known.goes_on(stands):
                 known = KnownWait(stands.kind, now if stands.since is None else stands.since)
             self._known[entry.key] = known
-            if not known.told and now - known.since >= TOLD_AFTER_S:
-                known.told = True
+            if not known.is_logged and now - known.since >= LOG_AFTER_S:
+                known.is_logged = True
                 late.append(self._waits(entry, stands, now))
         for waits in late[:LINES_MAX]:
             self._log.warning("stream waits", key=waits.key, reason=waits.sentence, messages=waits.messages)
@@ -160,7 +160,7 @@ def wait_of(entry: OwnedStream, now: float) -> WaitReason | None:
     if entry.kept_waiting:
         return KEPT_WAITING
     stands = _slot_wait(entry, now) or entry.owner.wait_reason()
-    if stands is None or (stands.kind in BRIEF and now - (stands.since or 0.0) < COMMIT_S):
+    if stands is None or (stands.kind in SHORT_KINDS and now - (stands.since or 0.0) < COMMIT_S):
         return None
     return stands
 

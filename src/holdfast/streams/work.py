@@ -60,7 +60,7 @@ def first_hide_s(limits: Limits) -> float:
 
 
 class StreamWork:
-    """The streams of one app on one node. ``models`` are those that the app declares, and ``targets`` take
+    """The streams of one app on one node. ``models`` names the declared models, and ``targets`` take
     effects."""
 
     def __init__(
@@ -91,7 +91,7 @@ class StreamWork:
         )
         self.owners = self._make_owners()
         gaps = {name: spec.gap_timeout_s for name, spec in specs.items()}
-        self.router = Router(host, self._queues, self.reports.tell, self._reservations, gaps, self.owners)
+        self.router = Router(host, self._queues, self.reports.report, self._reservations, gaps, self.owners)
         self.due = DueStreams(host, storage.state, self.router.placing)
         self.pool = SlotHandles(slots, host, on_death=self._slot_died)
         self.obstacles = Obstacles(specs, self.pool, host, on_change=self._obstacle_changed)
@@ -152,7 +152,7 @@ class StreamWork:
             self._queues[stream],
             self._host,
             holding=self._holding,
-            report=self.reports.tell,
+            report=self.reports.report,
             archive=self.archivers.get(stream),
         )
 
@@ -169,7 +169,7 @@ class StreamWork:
         return OwnerRegistry(self._host, self._specs, rules, self._deliveries, self.quarantine)
 
     def _make_performers(self, deliverer: Deliverer) -> None:
-        """Make the performers of the owners' commands, besides the loader."""
+        """Make the performers of the owners' commands, without the loader."""
         owners, host, storage = self.owners, self._host, self._storage
         Opener(owners, host, storage.state)
         Runner(
@@ -328,7 +328,7 @@ class StreamWork:
         self.owners.archive_changed(stream)
 
     def _archive_error(self, stream: str) -> str:
-        """Return why the archive of a stream takes nothing; "" if it does, or if there is none."""
+        """Return the error of a stream's archive; "" without one."""
         archiver = self.archivers.get(stream)
         return archiver.error if archiver is not None else ""
 

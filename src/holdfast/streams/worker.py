@@ -189,7 +189,7 @@ class _KeyLane:
 
 
 class _Open:
-    """One open stream. ``over``: it is to be closed or opened anew, and handles no further message."""
+    """One open stream. ``over``: it is to be closed or opened again, and handles no further message."""
 
     __slots__ = ("context", "handler", "keeps_state", "over")
 
@@ -202,13 +202,11 @@ class _Open:
 
 class StreamWorker:
     """Runs the handlers of ``streams``. The calls of each key go one after another, in the order in which
-    they were made, even where those of different keys overlap.
+    they were made, even where calls of different keys overlap.
 
     ``objects`` serves ``context.fetch``; None where there is no object store. ``meter`` counts its calls.
-    ``models`` are the declared ones, which may take ``model_memory_mb`` (see :class:`Models`). ``targets``
-    are the names to which handlers may send effects.
-    Raises ConfigError for a message type that can't be read.
-    """
+    ``models`` are the declared ones, which may take ``model_memory_mb`` (see :class:`Models`). Handlers may
+    send effects to ``targets``. Raises ConfigError for a message type that can't be read."""
 
     def __init__(
         self,
@@ -444,7 +442,7 @@ class StreamWorker:
         return None if opened is None or opened.over else opened
 
     def _lane(self, stream: str, key: str) -> _KeyLane:
-        """The lane in which nobody else is at work for the key."""
+        """Return the lane of a key, in which one call works at a time."""
         return self.lanes.get((stream, key)) or _KeyLane(self.lanes, (stream, key))
 
     async def _drop(self, stream: str, key: str) -> None:
@@ -567,7 +565,7 @@ def _running() -> bool:
 
 
 def _cancelled() -> bool:
-    """True if the task that runs this is told to end, rather than user code cancelling its own."""
+    """Return True if this task is being cancelled from outside, and not by its user code."""
     task = asyncio.current_task() if _running() else None
     return task is not None and task.cancelling() > 0
 

@@ -1,4 +1,4 @@
-"""The reports of a node on its streams: those with most to do, those behind, those that wait for targets."""
+"""The reports of a node on its busiest streams, the streams behind, and the streams that wait for targets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.common.held import Held
 from holdfast.common.redaction import redact
 
 BEHIND_S = 1.0
-"""A stream is behind if its node has had a message of it for so long, in seconds."""
+"""Seconds after which a stream counts as behind, by the oldest message that its node holds."""
 
 
 class StreamActivity(msgspec.Struct):
@@ -33,7 +33,7 @@ FIGURES = ("load", "rate", "time_s", "waiting", "lag_s")
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """A stream whose node has had its oldest message for ``lag_s``, of so many that it holds."""
+    """The age of the oldest message that a node holds for a stream, and the number of these messages."""
 
     key: str
     lag_s: float

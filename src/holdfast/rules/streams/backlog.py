@@ -2,7 +2,7 @@
 
 A queue that knows keys keeps the undelivered messages of a key for its owner, once the owner has reserved
 the key. The owner reserves when its inbox is full for the first time. It takes the next messages, in order
-of arrival, while half of its inbox is free, and gives the reservation up when the queue has no more. While a
+of arrival, while half of its inbox is free, and gives the reservation up when the queue is empty. While a
 message is missing, the owner reads on: it takes further messages, keeps the lowest and puts the others back,
 until it has seen all that the queue has.
 
@@ -24,17 +24,17 @@ TAKE_MAX = 128
 """The most messages in one take: enough to keep a slot busy while the next take is under way."""
 
 AWAY_S = 60.0
-"""How long a message that was turned away is expected back, in seconds: longer than its delivery is hidden,
-and than any pause before it is offered again."""
+"""Seconds in which a message that was turned away is expected back: longer than its delivery is hidden, and
+than any pause before it is offered again."""
 
 AWAY_MAX = 50_000
-"""The most messages of a stream that are remembered as turned away, the lowest ones: a few megabytes."""
+"""The most messages of a stream that are remembered as turned away: a few megabytes. The lowest ones stay."""
 
 LOOK_AGAIN_S = 1.0
-"""How often the queue is asked again for a message that nothing has brought yet, in seconds."""
+"""Seconds between two passes over the queue for a missing message."""
 
 SOON_S = 0.05
-"""The first pause after a take that brought nothing although something is awaited, in seconds."""
+"""Seconds of the first pause after a take that brought nothing although a message is awaited."""
 
 
 class Reserve(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class Backlog:
         self._mark = 0
         """The highest turn seen in the present pass."""
         self._pass_at = 0.0
-        """When the present pass began."""
+        """The monotonic time at which the present pass began."""
         self._again_at = 0.0
         self._pauses = 0
         self.away: list[Order] = []
@@ -127,8 +127,8 @@ class Backlog:
         return self._first
 
     def awaited(self, now: float, above: Order | None = None) -> tuple[Order, float] | None:
-        """Return the lowest message above ``above`` that was turned away and is expected back, and until
-        when; None if there is none."""
+        """Return the lowest message above ``above`` that was turned away and is expected back, and the time
+        limit; None if no message is."""
         while self.away:
             lowest = self.away[0]
             until = self._away_since[lowest] + AWAY_S

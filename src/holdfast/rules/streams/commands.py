@@ -78,8 +78,8 @@ class HandOver(msgspec.Struct, frozen=True):
 
 
 class RefuseRequests(msgspec.Struct, frozen=True):
-    """Tell clients that their requests aren't handled now, for ``pending`` effects wait, the longest for
-    ``target``. That may change after ``retry_after_s``."""
+    """Answer clients that their requests aren't handled now: ``pending`` effects wait, the longest for
+    ``target``. They may try again after ``retry_after_s``."""
 
     requests: tuple[Receipt, ...]
     target: str

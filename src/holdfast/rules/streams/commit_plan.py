@@ -26,14 +26,14 @@ from holdfast.rules.streams.sequencer import Composed, Gap, Sequencer
 from holdfast.rules.streams.timers import REARM_S, Timers
 
 DROP_AFTER_S = 0.25
-"""How long effects that were taken wait for another reason to commit, before a commit drops them."""
+"""Seconds for which taken effects wait for another reason to commit, before a commit drops them."""
 
 DUE_GRACE_S = 10.0
-"""How long after its time something must still be due before another node looks for the owner: while the
-owner lives, it serves its timers and effects itself."""
+"""Seconds after its due time at which another node looks for a stream's owner: a living owner serves its
+timers and effects itself."""
 
 DUE_STEP_S = 5.0
-"""By how much the stored due time may be too early before it is written again."""
+"""Seconds by which the stored due time may be too early before it is written again."""
 
 
 class BatchEntry(msgspec.Struct, frozen=True):
@@ -120,7 +120,7 @@ class CommitPlan:
         self.agenda, self.seq, self.restarts = agenda, seq, restarts
         self.key, self.epoch, self.number = checkpoint.key, checkpoint.epoch, checkpoint.number
         self.parked = checkpoint.parked
-        """Why the stream is parked; empty if it isn't."""
+        """The reason why the stream is parked; empty if it isn't."""
         self.state, self.state_version = self.stored = checkpoint.state, checkpoint.state_version
         self.dirty = self.recalled = recalled
         """``dirty``: the state isn't stored yet."""
@@ -134,7 +134,7 @@ class CommitPlan:
         self.composed: Composed | None = None
         """The position that it carries."""
         self.asked_at = 0.0
-        """When the state store was asked for the start or the commit under way, in monotonic seconds."""
+        """The monotonic time of the start or commit under way."""
         self.refusals = 0
         self.effects = Effects(rules.effects, () if recalled else checkpoint.effects)
         self.lost_effects = checkpoint.effects if recalled else ()
@@ -337,9 +337,8 @@ class CommitPlan:
         return commit, entries, self.composed
 
     def revert(self, running: Sequence[Held]) -> None:
-        """Go back to the answered checkpoint, in the same opening: the commit in flight was refused. The
-        messages of its entries, and those that run, wait again. Messages that are set aside stay in the
-        batch."""
+        """Go back to the answered checkpoint, in the same opening, because the commit in flight was refused.
+        Its messages and the running ones wait again. Messages that are set aside stay in the batch."""
         entries = [*self.flying, *self.batch]
         handled = [e.held for e in entries if e.held is not None and e.kind in ("done", "skip")]
         for held in handled:

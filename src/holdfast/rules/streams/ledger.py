@@ -17,12 +17,12 @@ COUNT_MAX = 2**53 - 1
 """The highest count: every store and every reader of JSON can hold it. A gap may be longer than this."""
 
 EARLIEST = 1e-6
-"""When a stream is due for a timer of 1970 or before. 0 says that it isn't due."""
+"""The due time of a timer of 1970 or before. 0 stands for never."""
 
 
 SKIPS_MAX = 1000
-"""How many ranges of skipped seqs a run's record has. When there are more, the oldest become one, with what
-was handled between them. If that comes again, it is set aside as skipped instead of being taken for done."""
+"""The most ranges of skipped seqs in a run's record. Beyond that the oldest two become one range, and a
+message handled between them counts as skipped if it comes again."""
 
 
 class RunLog(msgspec.Struct, frozen=True, array_like=True):
@@ -91,7 +91,7 @@ class Started(msgspec.Struct, frozen=True, array_like=True):
 
 
 SUSPECTS_MAX = 16
-"""How many heads that were begun and never finished are remembered; the oldest is forgotten first."""
+"""The most begun and unfinished heads that are remembered; the oldest is forgotten first."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     that no commit covers, and whose mark was taken by another head: messages may come in any order, and a
     message that kills nodes must not be forgotten because of another. ``parked`` is the reason why the stream
     is parked, or empty. ``at`` is the wall time of the commit. ``effects`` are pending, oldest first. ``due``
-    is the wall time from which the key needs somebody though no message comes; 0: never.
+    is the wall time from which the key needs an owner even if no message comes; 0: never.
     """
 
     key: str
@@ -248,8 +248,8 @@ def pending_after(standing: tuple[Effect, ...], commit: Commit) -> tuple[Effect,
 
 
 def lease_due(standing: Checkpoint, before: float, lease_s: float) -> Checkpoint | None:
-    """Return the checkpoint after its key was handed to somebody who asked for keys that are due ``before``
-    that wall time; None if it isn't due then. For ``lease_s`` after ``before`` nobody else gets it."""
+    """Return the checkpoint after its key was given to a node that asked for keys due ``before`` that wall
+    time; None if it isn't due. No other node gets the key until ``lease_s`` after ``before``."""
     if not 0.0 < standing.due < before:
         return None
     return msgspec.structs.replace(standing, due=before + lease_s)

@@ -60,9 +60,9 @@ class Rest:
 
     def __init__(self, now: float) -> None:
         self.busy_at = now
-        """When the stream last had something to do, in monotonic seconds."""
+        """The monotonic time at which the stream last had something to do."""
         self.look_at = 0.0
-        """When the store is read next though nothing happens."""
+        """The monotonic time of the next read of the store."""
         self.target = ""
         """The membership to which the stream moves; empty if the claim is released."""
         self.target_knows = False
@@ -409,7 +409,7 @@ class OwnerMachine:
         acts: Sequence[Acts | None] = (),
     ) -> None:
         """Answer to Run: ``results`` of the first messages, the snapshot, or the error of the next one.
-        ``acts`` is what their handler asked for besides, one for each result or none at all."""
+        ``acts`` holds their effects and timers: one entry for each result, or none at all."""
         if error:
             self.runs.failed(len(results), error, detail, permanent, now)
         else:

@@ -48,7 +48,7 @@ NEXT_PHASES: dict[OwnerPhase, frozenset[OwnerPhase]] = {
     OwnerPhase.RELEASING: frozenset({OwnerPhase.CLAIMED, OwnerPhase.DROPPED}),
     OwnerPhase.DROPPED: frozenset(),
 }
-"""Which phases may follow. Any other step is a bug."""
+"""The phases that may follow each phase."""
 
 OPENED = (OwnerPhase.OWNER, OwnerPhase.MOVING)
 """The phases in which deliveries are judged, and commits written."""

@@ -19,7 +19,7 @@ class Restarts:
         self.run = 0
         """The run that messages without one have now."""
         self.heard_at = now
-        """When the last message came that says something of its run, in monotonic seconds."""
+        """The monotonic time of the last message that shows its run."""
 
     def opened(self, heard_at: float) -> None:
         """Count from the checkpoint on."""

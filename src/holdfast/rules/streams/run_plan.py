@@ -85,9 +85,9 @@ class Blame:
         """A head whose mark this opening has found, or that gave up its turn: it is counted again first."""
         self.found_mark = False
         self.cautious = 0
-        """How many more messages run one at a time."""
+        """The number of further messages that run one at a time."""
         self.begun: dict[str, int] = {}
-        """By head: how many openings that began it may have ended by it."""
+        """By head: the number of openings that it may have ended."""
 
     def opened(self, checkpoint: Checkpoint, reach: int) -> None:
         """Take over what a checkpoint says. A mark covers at most ``reach`` messages."""
@@ -110,8 +110,8 @@ class Blame:
         return 0 < self.begun.get(head, 0) == self.max_starts - 1
 
     def is_marked(self, head: Held, in_flight: str | None, *, suspect: bool) -> bool:
-        """Return True if the head may run under the mark that stands. ``in_flight`` is what a commit marks
-        that isn't answered yet; None if there is none. ``suspect``: the head is one."""
+        """Return True if the head may run under the mark that stands. ``in_flight`` is the mark of the commit
+        under way; None without one. ``suspect``: the head is one."""
         if suspect:
             return self.counted == head.place
         marks = (self.marked,) if in_flight is None else (self.marked, in_flight)
@@ -187,11 +187,11 @@ class RunPlan:
         """True while the slot has the stream's models."""
         self.loading = False
         self.obstacle = ""
-        """Why a model doesn't load, or the handler doesn't read the state."""
+        """The reason why a model doesn't load, or the handler doesn't read the state; empty without one."""
         self.limit = run_max(rules)
         """The most messages in the next call of the slot."""
         self.running: tuple[Place, ...] = ()
-        """What the slot works at."""
+        """The places of the running messages."""
         self.next_head = ""
         """The head that runs next, if it needs no start of its own."""
         self.timer_first = False
@@ -254,8 +254,8 @@ class RunPlan:
             self._start(held.place, name, now)
 
     def _next_message_or_timer(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
-        """Return the places to run next: those of messages, or that of a timer that is due. While both are
-        ready they take turns; while a message waits for its next try, timers go on."""
+        """Return the places of the next messages, or of the timer that is due. While both are ready they take
+        turns; while a message waits for its next try, timers go on."""
         fired = self._fired(now)
         if fired is not None and self.timer_first:
             return (fired.place,), fired

@@ -21,17 +21,16 @@ from holdfast.rules.streams.backlog import Backlog
 from holdfast.rules.streams.ledger import Checkpoint, RunLog
 
 PAST_RUNS_MAX = 8
-"""How many older runs are remembered, to tell duplicates from late messages."""
+"""The most older runs that are remembered, to distinguish duplicates from late messages."""
 
 SKIP_MARK = "!"
 """Marks a remembered identity as skipped rather than handled."""
 
 ALWAYS = Reception()
-"""That of a queue from which a node receives all the time."""
+"""The reception from a queue that never falls silent."""
 
 SILENT_LOOK_S = 1.0
-"""How soon, at the earliest, a wait for a missing message is looked at again while the node receives
-nothing."""
+"""The least seconds between two looks at the wait for a missing message while the node receives nothing."""
 
 
 class Verdict(enum.Enum):
@@ -80,7 +79,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 IDLE = Wait(None)
-"""What to do while no message waits."""
+"""The answer of ``next`` while no message waits."""
 
 
 class Missing(msgspec.Struct, frozen=True):
@@ -340,7 +339,7 @@ class Sequencer:
         return self._ready(tuple(self.inbox[first:last]))
 
     def _next_by_turn(self, now: float, limit: int) -> Ready | Wait:
-        """Return the next places without seqs: those that came before all that was turned away."""
+        """Return the next places without seqs, up to the first message that was turned away."""
         if self._backlog.begins:
             return Wait(None, gap=True)
         awaited = self._backlog.awaited(now)
@@ -418,8 +417,8 @@ class Sequencer:
 
     def wait_for_missing(self, now: float, timeout_s: float, head: Place, missing: str) -> Wait | None:
         """Return the wait for what is missing before ``head``, which begins at the first call; None once it
-        has lasted ``timeout_s``. Time doesn't count in which the node receives nothing, or in which what is
-        missing may be among the messages that had no room."""
+        has lasted ``timeout_s``. The clock stands still while the node receives nothing, and while the
+        missing message may be one that had no room."""
         silent_s = self.reception.silent_s(now)
         if self._blocked_at is None:
             carried, self._carried = self._carried, None
@@ -441,7 +440,7 @@ class Sequencer:
         return Wait(max(until, now + SILENT_LOOK_S) if self.reception.is_silent(now) else until, gap=True)
 
     def _wait_for_backlog(self, now: float, head: Place) -> Wait | None:
-        """Return the wait while a message before ``head`` may be among those that had no room."""
+        """Return the wait while a message before ``head`` may be one that had no room."""
         above = (self._begun.run, self._begun.seq) if self._begun is not None else None
         awaited = self._backlog.awaited(now, above)
         if awaited is not None and awaited[0] < (head.run, head.seq):
@@ -457,7 +456,7 @@ class Sequencer:
         return self._missing, at - self._blocked_at - self.reception.silent_s(now)
 
     def wait_anew(self) -> None:
-        """Let the wait for a missing message begin anew."""
+        """Let the wait for a missing message begin again."""
         self._blocked_at = None
 
     def _ready(self, places: tuple[Place, ...]) -> Ready:

@@ -13,7 +13,7 @@ from holdfast.common.message import TIMER_RUN, Life, Place
 from holdfast.rules.streams.ledger import Timer
 
 TIMERS = 64
-"""How many timers a stream can have, unless it is declared otherwise."""
+"""The default of ``max_timers``."""
 
 TIMER_BYTES_MAX = 1024
 """The largest body of a timer."""
@@ -22,11 +22,12 @@ REARM_S = 0.1
 """The least time between two firings of a timer that sets itself again."""
 
 WALL_LOOK_S = 60.0
-"""How often the wall clock is looked at while a timer waits for it: the clock may have been set."""
+"""Seconds between two looks at the wall clock while a timer waits: the clock may have been set."""
 
 
 def place_of(timer: Timer) -> Place:
-    """Return the place of a timer's firing. It names the setting: a timer set anew is another head."""
+    """Return the place of a timer's firing. It names the setting: a timer that is set again is another
+    head."""
     return Place(TIMER_RUN, 0, f"{timer.name}:{timer.setting}")
 
 
@@ -54,7 +55,7 @@ class Timers:
 
     @property
     def next_at(self) -> float | None:
-        """The wall time at which the next timer is due; None if there is none."""
+        """The wall time at which the next timer is due; None without timers."""
         return min((timer.at for timer in self.standing.values()), default=None)
 
     def due(self, wall: float) -> Timer | None:
@@ -66,16 +67,16 @@ class Timers:
         )
 
     def at(self, held: Held) -> float | None:
-        """Return when the timer is due whose firing this is; None if it stands no more."""
+        """Return the due time of the timer of this firing; None if the timer is gone."""
         return next((t.at for t in self.standing.values() if place_of(t) == held.place), None)
 
     def head(self, now: float, wall_ahead_s: float) -> Held | float | None:
-        """Return the firing that may begin now, or has no tries left. Otherwise return when to look again, in
-        monotonic seconds; None if there is no timer."""
+        """Return the firing that may begin now, or has no tries left. Otherwise return the monotonic time of
+        the next look; None without timers."""
         fired = self.firing
         at = None if fired is None else self.at(fired)
         if fired is not None and at is None:
-            del self.firings[fired.place]  # its timer was set anew, or cleared
+            del self.firings[fired.place]  # its timer was set again, or cleared
             fired = None
         if fired is None:
             fired = self.firing = self._fire(now + wall_ahead_s)
@@ -121,7 +122,7 @@ class Timers:
                 self.standing[change.name] = Timer(change.name, at, change.body, setting)
 
     def fired(self, held: Held) -> None:
-        """Note that a firing was handled or skipped. Its timer is removed, unless it was set anew since."""
+        """Note that a firing was handled or skipped. Its timer is removed, unless it was set again since."""
         self.firing = None
         for timer in self.standing.values():
             if place_of(timer) == held.place:

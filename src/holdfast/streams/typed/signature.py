@@ -18,8 +18,8 @@ UNTYPED = (Any, inspect.Parameter.empty, object)
 
 
 class Signature(NamedTuple):
-    """What a handler function takes: the types of message and state, None if it declares none, and whether it
-    takes the context."""
+    """The parameters of a handler function: the types of message and state, None if not declared, and whether
+    it takes the context."""
 
     message: Any
     state: Any

@@ -1,9 +1,8 @@
 """Encodes the state of a typed handler, and decodes it.
 
-A state is MessagePack behind a header of three bytes. The first byte begins neither MessagePack nor UTF-8, so
-state that a handler has encoded by itself can be told apart. Equal states have equal bytes: sets are sorted,
-and dicts keep their order. NumPy arrays keep dtype, shape and memory order, bit for bit.
-"""
+A state is MessagePack behind a header of three bytes. The first byte begins neither MessagePack nor UTF-8,
+which distinguishes state that a handler has encoded by itself. Equal states have equal bytes: sets are
+sorted, and dicts keep their order. NumPy arrays keep dtype, shape and memory order, bit for bit."""
 
 from __future__ import annotations
 
@@ -113,7 +112,7 @@ def name_of(kind: Any) -> str:
 
 
 def _class_of(kind: Any) -> type[Any]:
-    """Return the class whose instances hold state of a type. Raises ConfigError if there is none."""
+    """Return the class whose instances hold state of a type. Raises ConfigError without such a class."""
     made = typing.get_origin(kind) or kind
     if typing.is_typeddict(made):
         return dict
