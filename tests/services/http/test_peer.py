@@ -113,28 +113,6 @@ def forward(count: int, size: int) -> Forward:
     return Forward("m", "sender", "http://127.0.0.1:1", deliveries)
 
 
-async def test_a_request_is_answered_only_by_the_member_it_names(make_peer: MakePeer) -> None:
-    server, client = make_peer(), make_peer()
-    address = await server.serve(agree)
-    assert await client.call(address, Probe("m"), 5) == Done(text="Probe")
-    assert await client.call(address, Probe("other"), 5) == UnknownMember("m")
-    reply = await client.call(address, forward(3, 10), 5)
-    assert isinstance(reply, Answers)
-    assert [answer.number for answer in reply.answers] == [0, 1, 2]
-
-
-async def test_a_node_can_call_its_own_address(make_peer: MakePeer) -> None:
-    peer = make_peer()
-    assert await peer.call(await peer.serve(agree), Probe("m"), 5) == Done(text="Probe")
-
-
-async def test_where_nobody_listens_nobody_is_there(make_peer: MakePeer) -> None:
-    client = make_peer()
-    with pytest.raises(NobodyThere, match="can't connect to"):
-        await client.call(f"http://127.0.0.1:{free_port()}", Probe("m"), 5)
-    await client.gone(f"http://127.0.0.1:{free_port()}", "m")
-
-
 async def test_a_lost_reply_is_an_unknown_outcome(make_peer: MakePeer) -> None:
     """The request is read whole, then the connection drops."""
 
@@ -146,25 +124,6 @@ async def test_a_lost_reply_is_an_unknown_outcome(make_peer: MakePeer) -> None:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(OutcomeUnknown, match="before its reply"):
             await make_peer().call(f"http://127.0.0.1:{port}", Probe("m"), 5)
-
-
-async def test_a_timeout_leaves_the_outcome_unknown_and_the_work_whole(make_peer: MakePeer) -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
-    proceed = asyncio.Event()
-
-    async def slow(request: Request) -> Reply:
-        begun.set()
-        await proceed.wait()
-        ended.set()
-        return Done()
-
-    server, client = make_peer(), make_peer()
-    address = await server.serve(slow)
-    with pytest.raises(OutcomeUnknown, match=r"no answer in 0\.05 s"):
-        await client.call(address, Probe("m"), 0.05)
-    assert begun.is_set()
-    proceed.set()
-    await asyncio.wait_for(ended.wait(), PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -636,18 +595,6 @@ async def watch(server: HttpPeer, client: HttpPeer) -> asyncio.Task[None]:
     watching = asyncio.create_task(client.gone(await server.serve(handler), "m"))
     await asyncio.wait_for(asked.wait(), PATIENCE_S)
     return watching
-
-
-async def test_who_watches_a_peer_hears_when_it_is_gone(make_peer: MakePeer) -> None:
-    server, client = make_peer(), make_peer()
-    watching = await watch(server, client)
-    assert not watching.done()
-    await server.close()
-    await asyncio.wait_for(watching, PATIENCE_S)
-
-
-async def test_presence_of_another_membership_is_over_at_once(make_peer: MakePeer) -> None:
-    await asyncio.wait_for(make_peer().gone(await make_peer().serve(agree), "before"), PATIENCE_S)
 
 
 async def test_a_node_without_a_version_in_common_is_not_gone(make_peer: MakePeer) -> None:

@@ -13,7 +13,6 @@ from holdfast.ports.meter import Meter
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.tasks import TaskStore
 from holdfast.rules.tasks.task import AttemptBeat, EndAttempt, State, Task
-from holdfast.services.postgres import tasks as module
 from holdfast.services.postgres.address import parse
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.messages import PostgresMessages
@@ -187,17 +186,6 @@ async def test_a_text_with_a_nul_is_stored_and_found(
     assert await tasks.get("a\0b") == ended
     assert await tasks.list(10, "a", type=ended.type) == [ended]
     assert (await tasks.cancel("a\0c", "\0"), await tasks.reset(["\0"])) == (None, [None])
-
-
-async def test_expiry_in_small_batches_drops_all_that_is_old(
-    postgresql_server: PostgresqlServer, make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "EXPIRE_BATCH", 3)
-    tasks = tasks_at(make_database, postgresql_server)
-    await tasks.start([wish(f"running{i}", lease_s=1e12) for i in range(4)])
-    await tasks.queue([Task(f"k{i}", "t") for i in range(8)])
-    assert await tasks.expire(FOREVER) == 8
-    assert len(await tasks.list(100)) == 4
 
 
 async def test_a_task_that_succeeds_changes_the_indexes_at_its_end_only(

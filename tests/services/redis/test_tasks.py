@@ -13,7 +13,6 @@ from holdfast.errors import ConfigError, Fenced, OutcomeUnknown, Unavailable
 from holdfast.ports.meter import Meter
 from holdfast.ports.tasks import TaskStore
 from holdfast.rules.tasks.task import DelayTask, EndAttempt, State, Task
-from holdfast.services.redis import tasks as module
 from holdfast.services.redis.connection import RedisConnection, Script, parse
 from holdfast.services.redis.tasks import RedisTasks
 from holdfast.system.clock import SystemClock
@@ -178,18 +177,6 @@ async def test_no_more_delayed_tasks_are_handed_out_than_were_asked_for(
     for begin in range(0, 20, 4):
         due = await tasks.due(60.0, 4, 1000.0)
         assert sorted(task.task_id for task in due) == [f"k{n:02}" for n in range(begin, begin + 4)]
-
-
-async def test_expiry_in_small_batches_drops_all_that_is_old(
-    tasks: RedisTasks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "EXPIRE_BATCH", 3)
-    await tasks.start([wish(f"running{i}", lease_s=1e9) for i in range(4)])
-    await tasks.queue([Task(f"k{i}", "t") for i in range(8)])
-    soon = (await tasks.list(1))[0].queued_at + 1000.0
-    assert await tasks.expire(soon) == 8
-    assert await tasks.expire(soon) == 0
-    assert len(await tasks.list(100)) == 4
 
 
 async def test_expired_tasks_leave_no_keys(tasks: RedisTasks, redis_server: RedisServer) -> None:

@@ -125,17 +125,6 @@ async def test_an_app_sees_and_changes_no_tasks_of_another(
     assert await other.counts() == {("report.publish", State.RUNNING): 1}
 
 
-async def test_expiry_in_small_batches_drops_all_that_is_old(
-    tasks: SqliteTasks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "EXPIRE_BATCH", 3)
-    await tasks.start([wish(f"running{i}", lease_s=1e13) for i in range(4)])
-    await tasks.queue([Task(f"k{i}", "t") for i in range(8)])
-    assert await tasks.expire(1e12) == 8
-    assert await tasks.expire(1e12) == 0
-    assert len(await tasks.list(100)) == 4
-
-
 async def test_queries_of_tasks_look_rows_up_by_an_index(tasks: SqliteTasks, database: Database) -> None:
     await tasks.queue([Task("k", "t")])
     looks = [
