@@ -21,6 +21,7 @@ import psutil
 from holdfast.config.settings import Config
 from holdfast.config.sources import load
 from holdfast.ports.queue import Outgoing
+from holdfast.ports.state import Logged
 from holdfast.wiring.services import Services
 
 ROOT = Path(__file__).parent.parent
@@ -106,31 +107,33 @@ async def program(
         await process.wait()
 
 
-class NodeProcess:
-    """One ``holdfast node``. ``console`` is the line in which it says where its console is, if any."""
+class LoggedProcess:
+    """A ``holdfast`` command that logs an ``event`` with its address when it is ready. ``console`` is the
+    line with the address of its console, if it has one."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, name: str, process: asyncio.subprocess.Process, event: str) -> None:
         self.name = name
         self.process = process
         self.member = ""
         self.address = ""
         self.console = ""
         self.log: list[str] = []
-        self._joined = asyncio.Event()
+        self._event = event
+        self._ready = asyncio.Event()
         self._reading = asyncio.create_task(self._read())
 
     @property
     def pid(self) -> int:
-        """Process id of the node; its slots are among its descendants."""
+        """The process id; the slots of a node are among its descendants."""
         return self.process.pid
 
-    async def joined(self) -> None:
-        """Return when the node is a member. Raises RuntimeError with its log if it isn't in time."""
-        waits = asyncio.create_task(self._joined.wait())
+    async def ready(self) -> None:
+        """Return when the process is ready. Raises RuntimeError with its log if it isn't in time."""
+        waits = asyncio.create_task(self._ready.wait())
         await asyncio.wait((waits, self._reading), timeout=READY_TIMEOUT_S, return_when="FIRST_COMPLETED")
         waits.cancel()
-        if not self._joined.is_set():
-            raise RuntimeError(f"node {self.name} did not join:\n" + "\n".join(self.log))
+        if not self._ready.is_set():
+            raise RuntimeError(f"{self.name} did not log {self._event!r}:\n" + "\n".join(self.log))
 
     def kill(self) -> None:
         """End it as a crash does."""
@@ -156,9 +159,9 @@ class NodeProcess:
                 self.console = text
             with contextlib.suppress(ValueError):
                 event = json.loads(text)
-                if event.get("event") == "joined":
-                    self.member, self.address = event["member"], event["address"]
-                    self._joined.set()
+                if event.get("event") == self._event:
+                    self.member, self.address = event.get("member", ""), event["address"]
+                    self._ready.set()
 
 
 class Cluster:
@@ -179,10 +182,10 @@ class Cluster:
         )
         self.database = place / "holdfast.db"
         self.services = Services(self.config)
-        self.nodes: list[NodeProcess] = []
+        self.nodes: list[LoggedProcess] = []
 
-    async def start(self, name: str, *arguments: str) -> NodeProcess:
-        """Start a node; see ``NodeProcess.joined``."""
+    async def start(self, name: str, *arguments: str) -> LoggedProcess:
+        """Start a node; see ``LoggedProcess.ready``."""
         settings = self.config.environment() | {"HOLDFAST_NODE_NAME": name}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -196,7 +199,7 @@ class Cluster:
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
-        node = NodeProcess(name, process)
+        node = LoggedProcess(name, process, "joined")
         self.nodes.append(node)
         return node
 
@@ -204,7 +207,7 @@ class Cluster:
         """Start nodes and wait until each knows all others. ``first`` are arguments of the first one."""
         nodes = [await self.start("n1", *first)]
         nodes += [await self.start(f"n{number}") for number in range(2, count + 1)]
-        await asyncio.gather(*(node.joined() for node in nodes))
+        await asyncio.gather(*(node.ready() for node in nodes))
 
     def kill(self) -> None:
         """End all nodes at once, where draining them would only take time."""
@@ -217,14 +220,15 @@ class Cluster:
         bodies: Iterable[bytes],
         due_at: float | None = None,
         key_of: Callable[[bytes], str] = lambda body: "",
+        attributes: Callable[[], dict[str, str]] = dict,
     ) -> int:
         """Send messages; at the monotonic time ``due_at`` all of them show at once. Returns how many."""
         queue, clock = self.services.queue(stream), self.services.clock
-        messages = list(bodies)
+        messages = [(body, attributes()) for body in bodies]
 
-        async def send(some: list[bytes]) -> None:
+        async def send(some: list[tuple[bytes, dict[str, str]]]) -> None:
             delay_s = 0.0 if due_at is None else due_at - clock.monotonic()
-            await queue.send([Outgoing(body, delay_s=delay_s, key=key_of(body)) for body in some])
+            await queue.send([Outgoing(body, given, delay_s, key_of(body)) for body, given in some])
 
         size = queue.max_batch
         await asyncio.gather(*(send(messages[i : i + size]) for i in range(0, len(messages), size)))
@@ -239,6 +243,14 @@ class Cluster:
         yield due_at
         if clock.monotonic() >= due_at:
             raise RuntimeError(f"sending took longer than {lead_s} s")
+
+    async def results(self, after: int = 0, stream: str = "") -> AsyncIterator[Logged]:
+        """Yield the log of results, after a cursor, of all streams or one."""
+        state = self.services.state()
+        while page := await state.results(after, 5000, stream=stream):
+            for logged in page:
+                yield logged
+            after = page[-1].cursor
 
     async def settled(self) -> None:
         """Wait until every node has told how many streams it owns, so that new ones are placed evenly."""

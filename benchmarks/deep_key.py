@@ -167,16 +167,12 @@ def _key_of(body: bytes) -> str:
 async def _inversions(nodes: Cluster, messages: int) -> int:
     """Count the results that come after a later one of their key. Raises AssertionError if one is missing or
     stands there twice."""
-    state, after, wrong = nodes.services.state(), 0, 0
-    last: dict[str, int] = {}
-    seen: set[tuple[str, bytes]] = set()
-    while page := await state.results(after, 5000):
-        for logged in page:
-            n = int(logged.result.body)
-            wrong += n < last.get(logged.key, -1)
-            last[logged.key] = max(n, last.get(logged.key, -1))
-            seen.add((logged.key, logged.result.body))
-        after = page[-1].cursor
+    wrong, last, seen = 0, dict[str, int](), set[tuple[str, bytes]]()
+    async for logged in nodes.results():
+        n = int(logged.result.body)
+        wrong += n < last.get(logged.key, -1)
+        last[logged.key] = max(n, last.get(logged.key, -1))
+        seen.add((logged.key, logged.result.body))
     if len(seen) != messages:
         raise AssertionError(f"{len(seen)} results for {messages} messages")
     return wrong

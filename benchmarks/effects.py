@@ -131,18 +131,15 @@ async def latencies_ms(messages: int, keys: int, follow: bool) -> list[float]:
                 await nodes.send(stream, [_body(n % keys, n // keys)])
                 await asyncio.sleep(PACE_S)
             await arrived(nodes, keys + messages)
-        state, after = nodes.services.state(), 0
         committed: dict[tuple[str, int], float] = {}
         came: dict[tuple[str, int], float] = {}
-        while page := await state.results(after, 5000):
-            after = page[-1].cursor
-            for logged in page:
-                name, _, key = logged.key.partition("/")
-                told = json.loads(logged.result.body)
-                if name == "sink":
-                    came[key, int(told[0])] = told[1]
-                else:
-                    committed[key, told["n"]] = logged.at
+        async for logged in nodes.results():
+            name, _, key = logged.key.partition("/")
+            result = json.loads(logged.result.body)
+            if name == "sink":
+                came[key, int(result[0])] = result[1]
+            else:
+                committed[key, result["n"]] = logged.at
         return [1000 * (came[each] - at) for each, at in committed.items() if each[1] > 0]
 
 
@@ -152,11 +149,9 @@ def _body(key: int, n: int) -> bytes:
 
 async def verify(nodes: Cluster, messages: int) -> None:
     """Every message came to the target once."""
-    state, after = nodes.services.state(), 0
-    came: list[tuple[str, int]] = []
-    while page := await state.results(after, 5000, stream="sink"):
-        after = page[-1].cursor
-        came += [(logged.key, int(json.loads(logged.result.body)[0])) for logged in page]
+    came = [
+        (logged.key, int(json.loads(logged.result.body)[0])) async for logged in nodes.results(stream="sink")
+    ]
     if len(came) != messages or len(set(came)) != messages:
         raise AssertionError(f"{len(came)} effects came, {len(set(came))} different ones, for {messages}")
 

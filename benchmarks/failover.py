@@ -18,7 +18,7 @@ from statistics import median
 
 import msgspec
 
-from benchmarks.cluster import Cluster, NodeProcess, cluster
+from benchmarks.cluster import Cluster, LoggedProcess, cluster
 from benchmarks.report import Report, Unmeasurable, percentile
 from holdfast.common.protocol import Done, Move
 from holdfast.ports.peer import Peer
@@ -76,11 +76,11 @@ class Drill:
         self.kills: list[tuple[float, list[str]]] = []
         self.moves: list[tuple[float, float, list[str]]] = []
 
-    async def owned(self, node: NodeProcess) -> list[str]:
+    async def owned(self, node: LoggedProcess) -> list[str]:
         """Full keys that a node has claimed."""
         return [claim.key for claim in await self._nodes.services.coordinator().claims(node.member)]
 
-    async def kill(self, node: NodeProcess) -> None:
+    async def kill(self, node: LoggedProcess) -> None:
         """Kill a node and wait until its streams are claimed by others."""
         keys = await self.owned(node)
         self.kills.append((self._nodes.services.clock.wall(), keys))
@@ -89,11 +89,11 @@ class Drill:
         await node.process.wait()
         await self._owned_in_all(None, NODES * OWNED)
 
-    async def replace(self) -> NodeProcess:
+    async def replace(self) -> LoggedProcess:
         """Start a fresh node, and move streams to it until it owns ``OWNED``."""
         self._started += 1
         node = await self._nodes.start(f"n{self._started}")
-        await node.joined()
+        await node.ready()
         await asyncio.sleep(SETTLE_S)
         donors = {other.member: other for other in self._nodes.nodes if other is not node}
         spare = {member: (await self.owned(other))[OWNED:] for member, other in donors.items()}
@@ -112,7 +112,7 @@ class Drill:
             while len(await coordinator.claims(member)) < count:  # noqa: ASYNC110 - other processes' doing
                 await asyncio.sleep(0.01)
 
-    async def _move(self, owner: NodeProcess, key: str, target: str) -> None:
+    async def _move(self, owner: LoggedProcess, key: str, target: str) -> None:
         async with asyncio.timeout(TIMEOUT_S):
             while True:
                 reply = await self._peer.call(owner.address, Move(owner.member, STREAM, key, target), 10.0)
@@ -131,14 +131,11 @@ class History:
 
     async def read(self, nodes: Cluster) -> None:
         """Read the whole results log."""
-        after = 0
-        while page := await nodes.services.state().results(after, 5000):
-            for logged in page:
-                n, count = msgspec.json.decode(logged.result.body)
-                known = self.commits[logged.key]
-                self.out_of_order += n != len(known) or count != n + 1
-                known.append((n, logged.at))
-            after = page[-1].cursor
+        async for logged in nodes.results():
+            n, count = msgspec.json.decode(logged.result.body)
+            known = self.commits[logged.key]
+            self.out_of_order += n != len(known) or count != n + 1
+            known.append((n, logged.at))
 
     def lost(self) -> int:
         """Messages sent that have no result."""

@@ -18,7 +18,6 @@ from holdfast.devices.fleet import Behaviour, FleetCounts
 from holdfast.devices.fleet import Fleet as Simulated
 from holdfast.devices.services.mqtt.address import parse
 from holdfast.system.clock import SystemClock
-from simulator.servers import MosquittoServer
 
 READY_S = 30.0
 
@@ -26,13 +25,6 @@ READY_S = 30.0
 def devices_named(count: int) -> list[str]:
     """Ids of so many devices."""
     return [f"{number:07}" for number in range(count)]
-
-
-@contextlib.asynccontextmanager
-async def broker() -> AsyncIterator[MosquittoServer]:
-    """Mosquitto with TCP_NODELAY and without limits on what is under way."""
-    async with MosquittoServer() as server:
-        yield server
 
 
 class Fleet:

@@ -17,17 +17,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from statistics import median
 from typing import Any, NamedTuple
 
-import aiohttp
 import msgspec
 
-from benchmarks.cluster import ROOT, NodeProcess, cluster
+from benchmarks.cluster import ROOT, LoggedProcess, cluster
 from benchmarks.failover import NODES, OWNED, Drill
 from benchmarks.gateways import gateways
+from benchmarks.pacing import PacedClients, Request
 from benchmarks.report import Report, Unmeasurable, percentile
 from examples.tracking.render import render_all
 from examples.tracking.scene import Scene
@@ -52,85 +51,34 @@ LEAD_S = 0.2
 TIMEOUT_S = 30.0
 
 
-class Answered(NamedTuple):
-    """One frame: monotonic times, and what came."""
-
-    due_at: float
-    at: float
-    status: int
-    result: bytes
-
-
-class Cameras:
-    """The clients: every stream's frames, each sent when it is due."""
+class Cameras(PacedClients):
+    """The clients: the frames of every stream."""
 
     def __init__(self, addresses: list[str], films: list[list[bytes]]) -> None:
+        super().__init__([name(stream) for stream in range(STREAMS)], PER_S)
         self._addresses = addresses
         self._films = films
-        self._ending = False
-        self.frames: list[list[Answered]] = [[] for _ in range(STREAMS)]
 
-    async def run(self) -> None:
-        """Send until told to end, and wait for all answers."""
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
-            due_at, frame = time.monotonic(), 0
-            while not self._ending:
-                for stream in range(STREAMS):
-                    group.create_task(self._send(session, stream, frame, due_at))
-                    due_at += 1 / PER_S
-                    await asyncio.sleep(max(0.0, due_at - time.monotonic()))
-                frame += 1
-
-    def end(self) -> None:
-        """Send no more once each stream has sent as many frames as the others."""
-        self._ending = True
-
-    async def _send(self, session: aiohttp.ClientSession, stream: int, frame: int, due_at: float) -> None:
-        film = self._films[stream % len(self._films)]
-        url = f"{self._addresses[stream % len(self._addresses)]}/process/{name(stream)}"
-        headers = {"X-Seq": str(frame), "Content-Type": "image/jpeg"}
-        try:
-            async with session.post(url, data=film[frame % len(film)], headers=headers) as response:
-                status, result = response.status, await response.read()
-        except aiohttp.ClientError as error:
-            status, result = 0, str(error).encode()
-        self.frames[stream].append(Answered(due_at, time.monotonic(), status, result))
-
-    def errors(self) -> Counter[str]:
-        """What was no result, by status and text."""
-        return Counter(
-            f"{answered.status}: {answered.result.decode(errors='replace')[:200]}"
-            for frames in self.frames
-            for answered in frames
-            if answered.status != 200
-        )
-
-    def waits_ms(self, streams: list[int], since: float, until: float) -> list[list[float]]:
-        """How long each frame took that was due in that while, by stream."""
-        return [
-            [
-                1000 * (answered.at - answered.due_at)
-                for answered in self.frames[stream]
-                if since <= answered.due_at <= until
-            ]
-            for stream in streams
-        ]
+    def request(self, stream: str, number: int) -> Request:
+        index = int(stream.rpartition("-")[2])
+        film = self._films[index % len(self._films)]
+        url = f"{self._addresses[index % len(self._addresses)]}/process/{stream}"
+        return Request(url, film[number % len(film)], "image/jpeg", number)
 
     def differences(self) -> tuple[int, int]:
-        """Tracks with another id than in an undisturbed run, and other results that are not the same."""
-        expected = [undisturbed(film, max(map(len, self.frames))) for film in self._films]
+        """Count the tracks with another id than in an undisturbed run, and all other results that differ."""
+        expected = [undisturbed(film, max(map(len, self.answered.values()))) for film in self._films]
         switches = unequal = 0
-        for stream, frames in enumerate(self.frames):
+        for index, (stream, frames) in enumerate(self.answered.items()):
             for answered in frames:
                 if answered.status != 200:
                     continue
-                said = msgspec.json.decode(answered.result)
-                right = expected[stream % len(expected)][said["frame"]]
+                result = msgspec.json.decode(answered.body)
+                right = expected[index % len(expected)][result["frame"]]
                 ids = {tuple(track["box"]): track["id"] for track in right["tracks"]}
-                found = {tuple(track["box"]): track["id"] for track in said["tracks"]}
+                found = {tuple(track["box"]): track["id"] for track in result["tracks"]}
                 switches += sum(ids.get(box, number) != number for box, number in found.items())
-                unequal += said != right | {"video": name(stream)}
+                unequal += result != right | {"video": stream}
         return switches, unequal
 
 
@@ -139,7 +87,7 @@ class Disturbance(NamedTuple):
 
     since: float
     until: float
-    streams: list[int]
+    streams: list[str]
 
     def stalls_ms(self, cameras: Cameras) -> list[float]:
         """The longest wait in each stream. Raises Unmeasurable."""
@@ -150,10 +98,10 @@ class Disturbance(NamedTuple):
         return heard(self.streams, cameras.waits_ms(self.streams, since, self.until))
 
 
-def heard(streams: list[int], waits_ms: list[list[float]]) -> list[list[float]]:
+def heard(streams: list[str], waits_ms: list[list[float]]) -> list[list[float]]:
     """The waits of these streams. Raises Unmeasurable if one has none: clients that can't keep their pace
     fall behind by more than a disturbance lasts."""
-    silent = [name(stream) for stream, waits in zip(streams, waits_ms, strict=True) if not waits]
+    silent = [stream for stream, waits in zip(streams, waits_ms, strict=True) if not waits]
     if silent:
         raise Unmeasurable(
             f"{len(silent)} of {len(streams)} streams ({silent[0]} for one) had no frame while they were"
@@ -184,10 +132,10 @@ def films(seconds: float) -> list[list[bytes]]:
 
 
 async def disturb(
-    drill: Drill, node: NodeProcess, end: Callable[[NodeProcess], Awaitable[None]]
+    drill: Drill, node: LoggedProcess, end: Callable[[LoggedProcess], Awaitable[None]]
 ) -> Disturbance:
     """End a node, and let time pass."""
-    streams = [int(key.rpartition("-")[2]) for key in await drill.owned(node)]
+    streams = [key.partition("/")[2] for key in await drill.owned(node)]
     since = time.monotonic()
     await end(node)
     await asyncio.sleep(SETTLE_S)
@@ -205,12 +153,12 @@ async def measure(report: Report, rounds: int, data_plane: str) -> None:
             sending = asyncio.create_task(cameras.run())
             await asyncio.sleep(3 * SETTLE_S)
             drill = Drill(nodes, nodes.services.peer())
-            calm = Disturbance(time.monotonic() - SETTLE_S, time.monotonic(), list(range(STREAMS)))
+            calm = Disturbance(time.monotonic() - SETTLE_S, time.monotonic(), list(cameras.answered))
             for _ in range(rounds):
                 kills.append(await disturb(drill, nodes.nodes[-1], drill.kill))
                 await drill.replace()
                 await asyncio.sleep(SETTLE_S)
-                drains.append(await disturb(drill, nodes.nodes.pop(), NodeProcess.stop))
+                drains.append(await disturb(drill, nodes.nodes.pop(), LoggedProcess.stop))
                 await drill.replace()
                 await asyncio.sleep(SETTLE_S)
             cameras.end()
@@ -238,7 +186,7 @@ def tell(
     report.figure("undisturbed_p50_ms", median(waits))
     report.figure("undisturbed_p99_ms", percentile(waits, 99))
     report.detail |= {
-        "frames": sum(map(len, cameras.frames)),
+        "frames": sum(map(len, cameras.answered.values())),
         "stream_crashes": len(stalls),
         "stream_drains": len(drain_stalls),
         "what_failed": dict(errors.most_common(5)),

@@ -4,44 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import sys
 from collections.abc import AsyncIterator
 
-from benchmarks.cluster import ROOT, Cluster
-
-READY_TIMEOUT_S = 60.0
-
-
-class GatewayProcess:
-    """One ``holdfast gateway``."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.address = ""
-        self.log: list[str] = []
-        self._runs = asyncio.Event()
-        self._reading = asyncio.create_task(self._read())
-
-    async def runs(self) -> None:
-        """Return when it takes requests. Raises RuntimeError with its log if it doesn't in time."""
-        waits = asyncio.create_task(self._runs.wait())
-        await asyncio.wait((waits, self._reading), timeout=READY_TIMEOUT_S, return_when="FIRST_COMPLETED")
-        waits.cancel()
-        if not self._runs.is_set():
-            raise RuntimeError("a gateway did not start:\n" + "\n".join(self.log))
-
-    async def _read(self) -> None:
-        assert self.process.stderr is not None
-        async for line in self.process.stderr:
-            text = line.decode(errors="replace").rstrip()
-            self.log.append(text)
-            with contextlib.suppress(ValueError):
-                event = json.loads(text)
-                if event.get("event") == "gateway runs":
-                    self.address = event["address"]
-                    self._runs.set()
+from benchmarks.cluster import ROOT, Cluster, LoggedProcess
 
 
 @contextlib.asynccontextmanager
@@ -57,7 +24,8 @@ async def gateways(
     settings = nodes.config.environment() | {"HOLDFAST_METRICS_PORT": str(metrics_port)}
     command = ("holdfast", "gateway", "--port", "0", "--data-plane", data_plane)
     started = [
-        GatewayProcess(
+        LoggedProcess(
+            f"gateway {number}",
             await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -67,12 +35,13 @@ async def gateways(
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
                 preexec_fn=None if on is None else lambda: os.sched_setaffinity(0, on),
-            )
+            ),
+            "gateway runs",
         )
-        for _ in range(count)
+        for number in range(count)
     ]
     try:
-        await asyncio.gather(*(gateway.runs() for gateway in started))
+        await asyncio.gather(*(gateway.ready() for gateway in started))
         yield [gateway.address for gateway in started]
     finally:
         for gateway in started:

@@ -43,17 +43,15 @@ class Commits:
 
     async def read(self, nodes: Cluster) -> None:
         """Read the whole log."""
-        after, last = 0, dict[str, tuple[int, int]]()
-        while page := await nodes.services.state().results(after, 5000):
-            for logged in page:
-                epoch, number = last.get(logged.key, (0, -1))
-                told = int(logged.result.body.strip(b"[]").partition(b",")[0])
-                self.out_of_order += told != number + 1
-                if logged.epoch > epoch:
-                    self.first.setdefault(logged.key, []).append(logged.at)
-                last[logged.key] = logged.epoch, told
-                self.count += 1
-            after = page[-1].cursor
+        last = dict[str, tuple[int, int]]()
+        async for logged in nodes.results():
+            epoch, before = last.get(logged.key, (0, -1))
+            number = int(logged.result.body.strip(b"[]").partition(b",")[0])
+            self.out_of_order += number != before + 1
+            if logged.epoch > epoch:
+                self.first.setdefault(logged.key, []).append(logged.at)
+            last[logged.key] = logged.epoch, number
+            self.count += 1
 
     def move_ms(self, click: Click) -> float:
         """From a click to the first commit of the next epoch."""

@@ -26,7 +26,7 @@ from typing import Any
 from sqlalchemy import Engine, create_engine
 
 from benchmarks.dispatching import COMMAND, DURABILITY, dispatching
-from benchmarks.fleet import broker, devices_named, fleet
+from benchmarks.fleet import devices_named, fleet
 from benchmarks.peers import raw_mqtt
 from benchmarks.report import Report, percentile
 from holdfast import App
@@ -161,7 +161,7 @@ def main() -> None:
 async def _measure(devices: int, seconds: float, rounds: int, report: Report) -> dict[str, list[float]]:
     rates: dict[str, list[float]] = {"raw": [], "sqlite": [], "postgres": []}
     each = max(3, round(15_000 * (seconds + WARM_S) / devices))
-    async with broker() as server, fleet(server.url, devices):
+    async with MosquittoServer() as server, fleet(server.url, devices):
         names = devices_named(devices)
         for _ in range(rounds):
             for kind, measured in rates.items():
@@ -175,6 +175,6 @@ async def _measure(devices: int, seconds: float, rounds: int, report: Report) ->
 
 
 async def _latencies(count: int) -> tuple[float, dict[str, tuple[list[float], list[float]]]]:
-    async with broker() as server, fleet(server.url, 100):
+    async with MosquittoServer() as server, fleet(server.url, 100):
         raw = asyncio.to_thread(raw_mqtt.round_trip_ms, "127.0.0.1", server.port, "0000000", 1.0)
         return await raw, {kind: await latency(kind, server, count) for kind in ("sqlite", "postgres")}

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.dispatching import DURABILITY, Dispatching, dispatching
-from benchmarks.fleet import broker, devices_named, fleet
+from benchmarks.fleet import devices_named, fleet
 from benchmarks.report import Report
 from holdfast import App
 from holdfast.devices.rules.device_queue import CommandState, Patience, StoredCommand
@@ -23,6 +23,7 @@ from holdfast.devices.rules.presence import PresenceRules
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 from holdfast.devices.spec import CommandFields
 from holdfast.system.clock import SystemClock
+from simulator.servers import MosquittoServer
 
 DEPTHS = (10_000, 100_000, 1_000_000)
 SILENT = 0.999
@@ -80,7 +81,7 @@ async def rate(path: Path, devices: Sequence[str], silent: float, seconds: float
 
     outbox.on_result(on_result)
     async with (
-        broker() as server,
+        MosquittoServer() as server,
         fleet(server.url, len(devices), "--silent", str(silent)),
         dispatching(f"sqlite:///{path}", server.url, outbox, [], 0) as running,
     ):

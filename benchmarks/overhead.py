@@ -92,7 +92,6 @@ async def _said(loop: Process, word: str) -> None:
 async def through(nodes: Cluster, videos: Videos, name: str) -> tuple[float, Results]:
     """Seconds that the nodes take for all videos, as new streams with ``name`` before theirs, and their
     results."""
-    state = nodes.services.state()
     length = max(len(urls) for urls in videos.values())
     bodies = [
         msgspec.json.encode(Frame(f"{name}.{video}", 0, number, number * 40, urls[number]))
@@ -101,18 +100,16 @@ async def through(nodes: Cluster, videos: Videos, name: str) -> tuple[float, Res
         if number < len(urls)
     ]
     after = 0
-    while page := await state.results(after, 5000):
-        after = page[-1].cursor
+    async for logged in nodes.results():
+        after = logged.cursor
     await nodes.settled()
     with nodes.sending(LEAD_S) as begin_at:
         await nodes.send("frames", bodies, begin_at)
     seconds = await nodes.drained("frames", TIMEOUT_S) - begin_at
     results: Results = {video: [] for video in videos}
-    while page := await state.results(after, 2000):
-        for logged in page:
-            video = logged.key.partition(".")[2]
-            results[video].append(json.loads(logged.result.body) | {"video": video})
-        after = page[-1].cursor
+    async for logged in nodes.results(after):
+        video = logged.key.partition(".")[2]
+        results[video].append(json.loads(logged.result.body) | {"video": video})
     return seconds, results
 
 

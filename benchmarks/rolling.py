@@ -25,10 +25,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-import aiohttp
 import msgspec
 
 from benchmarks.cluster import ROOT, workplace
+from benchmarks.pacing import PacedClients, Request
 from benchmarks.report import Report, percentile
 from holdfast.config.settings import Config
 from holdfast.wiring.services import Services
@@ -80,15 +80,6 @@ PEER_SECRET = "of-nodes-and-gateways-of-the-benchmark"
 METRICS_TOKEN = "of-prometheus-of-the-benchmark"  # made up
 
 
-class AnsweredMessage(NamedTuple):
-    """One message: monotonic times, and what came."""
-
-    due_at: float
-    at: float
-    status: int
-    text: str
-
-
 class Committed(NamedTuple):
     """How many messages of each key were committed, how many of all out of order or twice, and how often the
     mean stream has moved."""
@@ -98,48 +89,18 @@ class Committed(NamedTuple):
     moves: float
 
 
-class Clients:
-    """Send messages when they are due, each to one of the gateways that are ready."""
+class Clients(PacedClients):
+    """The clients, each of which sends to one of the ready gateways."""
 
     def __init__(self, ready: Callable[[], Sequence[Pod]]) -> None:
+        super().__init__([f"k{number}" for number in range(KEYS)], PER_S)
         self._ready = ready
-        self._ending = False
-        self.answered: dict[str, list[AnsweredMessage]] = {f"k{number}": [] for number in range(KEYS)}
 
-    async def run(self) -> None:
-        """Send until told to end, and wait for all answers."""
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
-            due_at, number = time.monotonic(), 0
-            while not self._ending:
-                for key in self.answered:
-                    group.create_task(self._send(session, key, number, due_at))
-                    due_at += 1 / PER_S
-                    await asyncio.sleep(max(0.0, due_at - time.monotonic()))
-                number += 1
-
-    def end(self) -> None:
-        """Send no more once each stream has sent as many messages as the others."""
-        self._ending = True
-
-    async def _send(self, session: aiohttp.ClientSession, key: str, number: int, due_at: float) -> None:
+    def request(self, stream: str, number: int) -> Request:
         gateways = self._ready()
-        gateway = gateways[number % len(gateways)]
-        body = msgspec.json.encode({"key": key, "n": number})
-        headers = {"Content-Type": "application/json"}
-        try:
-            async with session.post(f"{gateway.url}/process/{key}", data=body, headers=headers) as answer:
-                status, text = answer.status, await answer.text()
-        except aiohttp.ClientError as error:
-            status, text = 0, repr(error)
-        self.answered[key].append(AnsweredMessage(due_at, time.monotonic(), status, text))
-
-    def waits_ms(self, keys: Sequence[str], since: float, until: float) -> list[list[float]]:
-        """How long each message took that was due in that while, by stream."""
-        return [
-            [1000 * (each.at - each.due_at) for each in self.answered[key] if since <= each.due_at <= until]
-            for key in keys
-        ]
+        body = msgspec.json.encode({"key": stream, "n": number})
+        url = f"{gateways[number % len(gateways)].url}/process/{stream}"
+        return Request(url, body, "application/json")
 
     async def answered_since(self, keys: Sequence[str], since: float) -> float:
         """Wait until each of these streams has had a result of a message that was due since then; return the
@@ -154,15 +115,6 @@ class Clients:
     def _first_result(self, key: str, since: float) -> float | None:
         times = (each.at for each in self.answered[key] if each.due_at > since and each.status == 200)
         return min(times, default=None)
-
-    def errors(self) -> Counter[str]:
-        """What was no result, by status and text."""
-        return Counter(
-            f"{each.status}: {each.text[:200]}"
-            for answered in self.answered.values()
-            for each in answered
-            if each.status != 200
-        )
 
 
 class Release:

@@ -44,17 +44,19 @@ async def holdfast(
     keys: int,
     slots: int,
     lead_s: float,
-    url: str = "",
     spent: Spent | None = None,
+    attributes: Callable[[bool], dict[str, str]] = lambda measured: {},
+    **settings: Any,
 ) -> float:
-    """Messages a second, after a check that all results are there and in order. ``url`` of the services; on
-    SQLite if it is empty. ``spent`` is from when they show until they are done."""
-    settings: dict[str, Any] = {"url": url} if url else {}
+    """Return messages a second, after a check that all results are there and in order. ``settings`` are those
+    of the nodes; ``spent`` is from when the messages show until they are done. ``attributes`` returns those
+    of a message, which is a measured one or not."""
     async with cluster("benchmarks.apps:noop", slots=slots, **settings) as nodes:
         await nodes.start_all(NODES)
-        await nodes.send("noop", (_body(key, 0) for key in range(keys)))
+        await nodes.send("noop", (_body(key, 0) for key in range(keys)), attributes=lambda: attributes(False))
         await nodes.drained("noop", TIMEOUT_S)
-        begin_at = await show(nodes, range(keys, keys + messages), keys, lead_s)
+        numbers = range(keys, keys + messages)
+        begin_at = await show(nodes, numbers, keys, lead_s, lambda: attributes(True))
         if spent is not None:
             spent.begin()
         end_at = await nodes.drained("noop", TIMEOUT_S)
@@ -70,11 +72,18 @@ async def on_a_server(messages: int, keys: int, slots: int, lead_s: float) -> fl
         return await holdfast(messages, keys, slots, lead_s, url=server.url)
 
 
-async def show(nodes: Cluster, numbers: range, keys: int, lead_s: float) -> float:
+async def show(
+    nodes: Cluster,
+    numbers: range,
+    keys: int,
+    lead_s: float,
+    attributes: Callable[[], dict[str, str]] = dict,
+) -> float:
     """Send messages that show all at once, and return when they do; at which time, by the monotonic clock."""
     clock = nodes.services.clock
     with nodes.sending(lead_s) as begin_at:
-        await nodes.send("noop", (_body(n % keys, n // keys) for n in numbers), begin_at)
+        bodies = (_body(n % keys, n // keys) for n in numbers)
+        await nodes.send("noop", bodies, begin_at, attributes=attributes)
     await clock.sleep(begin_at - clock.monotonic())
     return begin_at
 
@@ -85,20 +94,14 @@ def _body(key: int, n: int) -> bytes:
 
 async def verify(nodes: Cluster, messages: int, keys: int) -> None:
     """Every message has one result, and the results of each key are in order without gaps."""
-    state, after, count = nodes.services.state(), 0, 0
     expected = [0] * keys
-    while page := await state.results(after, 5000):
-        for logged in page:
-            key = int(logged.key.rpartition("k")[2])
-            if int(logged.result.body) != expected[key]:
-                raise AssertionError(
-                    f"{logged.key}: result {logged.result.body!r} follows {expected[key] - 1}"
-                )
-            expected[key] += 1
-            count += 1
-        after = page[-1].cursor
-    if count != messages:
-        raise AssertionError(f"{count} results for {messages} messages")
+    async for logged in nodes.results():
+        key = int(logged.key.rpartition("k")[2])
+        if int(logged.result.body) != expected[key]:
+            raise AssertionError(f"{logged.key}: result {logged.result.body!r} follows {expected[key] - 1}")
+        expected[key] += 1
+    if sum(expected) != messages:
+        raise AssertionError(f"{sum(expected)} results for {messages} messages")
 
 
 def main() -> None:

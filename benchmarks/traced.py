@@ -19,11 +19,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from statistics import median
 from typing import Any
 
-from benchmarks.cluster import Cluster, Spent, cluster
+from benchmarks import streams
+from benchmarks.cluster import Spent
 from benchmarks.report import Report
-from benchmarks.streams import NODES, TIMEOUT_S, verify
+from benchmarks.streams import NODES
 from holdfast.common.traceparent import write_traceparent
-from holdfast.ports.queue import Outgoing
 
 LEAD_S = 1.5
 SAMPLE = 0.01
@@ -56,46 +56,18 @@ def collector() -> Iterator[str]:
         server.server_close()
 
 
-async def spent_ms(messages: int, keys: int, slots: int, lead_s: float, **settings: Any) -> float:
-    """Milliseconds of processor time a message, on nodes with these settings."""
+def spent_ms(messages: int, keys: int, slots: int, lead_s: float, **settings: Any) -> float:
+    """Return milliseconds of processor time for a message, on nodes with these settings."""
     spent = Spent()
-    async with cluster("benchmarks.apps:noop", slots=slots, **settings) as nodes:
-        await nodes.start_all(NODES)
-        await _send(nodes, [(key, 0) for key in range(keys)], None)
-        await nodes.drained("noop", TIMEOUT_S)
-        clock = nodes.services.clock
-        with nodes.sending(lead_s) as begin_at:
-            await _send(nodes, [(n % keys, n // keys) for n in range(keys, keys + messages)], begin_at)
-        await clock.sleep(begin_at - clock.monotonic())
-        spent.begin()
-        await nodes.drained("noop", TIMEOUT_S)
-        spent.end()
-        await verify(nodes, messages + keys, keys)
+    asyncio.run(streams.holdfast(messages, keys, slots, lead_s, spent, _trace, **settings))
     return spent.seconds / messages * 1000
 
 
-def _trace_id(due_at: float | None) -> str:
-    """The id of a new trace; one that is recorded at any rate for the messages before the measured ones, so
-    that all is imported and connected by then."""
-    return secrets.token_hex(16) if due_at is not None else secrets.token_hex(8) + "0" * 16
-
-
-async def _send(nodes: Cluster, numbers: list[tuple[int, int]], due_at: float | None) -> None:
-    queue, clock = nodes.services.queue("noop"), nodes.services.clock
-    made = [
-        (
-            b'{"key":"k%d","n":%d}' % (key, n),
-            {"traceparent": write_traceparent(_trace_id(due_at), secrets.token_hex(8), sampled=True)},
-        )
-        for key, n in numbers
-    ]
-
-    async def send(some: list[tuple[bytes, dict[str, str]]]) -> None:
-        delay_s = 0.0 if due_at is None else due_at - clock.monotonic()
-        await queue.send([Outgoing(body, attributes, delay_s) for body, attributes in some])
-
-    size = queue.max_batch
-    await asyncio.gather(*(send(made[i : i + size]) for i in range(0, len(made), size)))
+def _trace(measured: bool) -> dict[str, str]:
+    """Return the place of a message in a new trace. Those before the measured ones are recorded at any rate,
+    so that the nodes have imported and connected everything."""
+    trace_id = secrets.token_hex(16) if measured else secrets.token_hex(8) + "0" * 16
+    return {"traceparent": write_traceparent(trace_id, secrets.token_hex(8), sampled=True)}
 
 
 def main() -> None:
@@ -122,8 +94,8 @@ def main() -> None:
         }
         for number in range(asked.rounds or (7 if asked.full else 3)):
             for name in sorted(contenders, reverse=bool(number % 2)):  # neither is always the first
-                one = spent_ms(asked.messages, asked.keys, asked.slots, asked.lead_s, **contenders[name])
-                took[name].append(asyncio.run(one))
+                size = (asked.messages, asked.keys, asked.slots, asked.lead_s)
+                took[name].append(spent_ms(*size, **contenders[name]))
                 report.say(f"    {name} {took[name][-1]:.4f} ms a message")
     middle = {name: median(each) for name, each in took.items()}
     report.figure("ms_per_message", middle["traced"])

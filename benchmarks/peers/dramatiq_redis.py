@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 
 import redis
 
@@ -48,12 +47,11 @@ def measure(
     *,
     threads: int = THREADS,
     prefetch: int = PREFETCH,
-    server: Sequence[str] = (),
     spent: Spent | None = None,
 ) -> float:
-    """Tasks a second with so many worker processes. ``server``: what Redis is started with. ``spent`` is
-    from when they show until they are done."""
-    with workplace() as place, redis_server(place, *server) as port, redis.Redis(port=port) as client:
+    """Return tasks a second with so many worker processes. ``spent`` is from when they show until they are
+    done."""
+    with workplace() as place, redis_server() as port, redis.Redis(port=port) as client:
         environment = os.environ | {
             "BENCHMARK_PLACE": str(place),
             "BENCHMARK_REDIS": f"redis://127.0.0.1:{port}/0",

@@ -19,7 +19,7 @@ from simulator.servers import PostgresqlServer
 
 DRAMATIQ_THREADS, DRAMATIQ_PREFETCH = 8, 100
 
-APPEND_ONLY = ("--appendonly", "yes", "--appendfsync", "everysec", "--save", "")
+APPEND_ONLY = {"appendonly": "yes", "appendfsync": "everysec"}
 REDIS = (
     "Redis with an append-only file, to disk every second: survives a crash of any process, a power cut"
     " takes back the last moments"
@@ -113,15 +113,15 @@ class Measured:
 
 
 def measure(
-    queue: TaskQueue, tasks: int, processes: int, ones: int, server: Sequence[str] = APPEND_ONLY
+    queue: TaskQueue, tasks: int, processes: int, ones: int, server: Mapping[str, str] = APPEND_ONLY
 ) -> Measured:
-    """Measure one, with so many worker processes. ``server``: what its Redis is started with."""
+    """Measure one, with so many worker processes. ``server``: the settings of its Redis."""
     with workplace() as place, contextlib.ExitStack() as stack:
         environment = os.environ | queue.environment
         if queue.database:
             environment["BENCHMARK_POSTGRES"] = stack.enter_context(postgresql_server()).url
         else:
-            port = stack.enter_context(redis_server(place, *server))
+            port = stack.enter_context(redis_server(server))
             environment["BENCHMARK_REDIS"] = f"redis://127.0.0.1:{port}"
         arguments = [argument.format(processes=processes) for argument in queue.arguments]
         stack.enter_context(running(arguments, environment, place))
