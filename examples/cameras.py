@@ -32,7 +32,7 @@ app = App("cameras")
     run=("run", None),  # the second form has none
     first_seq=0,
     start_timeout_s=5.0,  # where 0 doesn't come, the lowest seen by then is the first
-    restart_after_s=120.0,  # and where they start anew after two minutes without any, a new run begins
+    restart_after_s=120.0,  # if they start at 0 again after two minutes without frames, a new run begins
 )
 class Visitors(StreamHandler[dict[str, Any]]):
     """Tracks people; its tracks and its count survive crashes and moves."""

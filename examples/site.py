@@ -1,8 +1,8 @@
-"""A site: its cameras, its people, its doors. Five parts that hand work to each other, and lose none of it.
+"""A site: its cameras, its people, its doors. Five parts that pass work on and lose none.
 
     cameras ──▶ sites      a stream sends to a stream:  people are counted
             ──▶ webhook    a timer, then an effect:     a camera is silent
-            ──▶ doors      an outbox:                   a door opens for somebody who is known
+            ──▶ doors      an outbox:                   a door opens for a known person
     sites   ◀── report     a task asks a stream:        each night, who came
 
 See it:    make demo-site    (python -m examples.site_demo)
@@ -30,7 +30,7 @@ doors = app.outbox("doors", expires_in_s=10)  # a door opens now, or not at all
 
 
 class Sight(msgspec.Struct):
-    """What a camera sees: who is there, and which door it looks at."""
+    """The people in front of a camera, and the door in its view."""
 
     camera: str
     site: str
@@ -40,7 +40,7 @@ class Sight(msgspec.Struct):
 
 
 class Entry(msgspec.Struct):
-    """Somebody who came."""
+    """A person who came."""
 
     site: str
     day: str
@@ -49,7 +49,7 @@ class Entry(msgspec.Struct):
 
 @app.stream("cameras", key="camera", message=Sight)
 class Camera(StreamHandler[Sight]):
-    """Tells the site who has come, opens the door to those it knows, and reports a camera that is silent."""
+    """Reports new people to the site, opens the door for known ones, and reports a silent camera."""
 
     def open(self, context: Context, state: bytes | None) -> None:
         self.there = msgspec.json.decode(state, type=set[str]) if state else set()
@@ -73,7 +73,7 @@ class Camera(StreamHandler[Sight]):
 
 @app.stream("sites", key="site", message=Entry)
 class Site(StreamHandler[Entry]):
-    """Counts the people of each day. Asked about a day, it says who they were."""
+    """Counts the people of each day. A query for a day returns who they were."""
 
     def open(self, context: Context, state: bytes | None) -> None:
         self.days = msgspec.json.decode(state, type=dict[str, set[str]]) if state else {}
@@ -93,7 +93,7 @@ class Site(StreamHandler[Entry]):
 
 
 class Report(msgspec.Struct):
-    """Which report to write."""
+    """The report to write."""
 
     site: str
     day: str
@@ -101,7 +101,7 @@ class Report(msgspec.Struct):
 
 @app.task("report", body=Report)
 def report(asked: Report, job: Job) -> str:
-    """Ask the site who came, and write it down."""
+    """Ask the site who came, and return it as text."""
     people = app.client.query("sites", asked.site, asked.day).value
     return f"{asked.site}, {asked.day}: {len(people)} people: {', '.join(people)}"
 

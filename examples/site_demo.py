@@ -1,9 +1,9 @@
-"""Plays a day at the site of site.py: its node, its cameras, a door, and who gets the alerts.
+"""Plays a day at the site of site.py: its node, its cameras, a door, and a receiver of alerts.
 
     make demo-site
 
 Everything is real but the cameras and the door: the node and Mosquitto are processes of their own, and the
-receiver of alerts believes only what is signed. Ends with 0 once all five parts have done their work.
+receiver of alerts accepts only signed ones. Ends with 0 once all five parts have done their work.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PATIENCE_S = 60.0
 
 
 class Receiver(ThreadingHTTPServer):
-    """Takes alerts: each once, and none that our node hasn't signed. Begins when it is made."""
+    """Takes alerts, each once, and only signed ones. It runs from its construction on."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Alerted)
@@ -68,7 +68,7 @@ class Alerted(BaseHTTPRequestHandler):
     server: Receiver
 
     def do_POST(self) -> None:
-        """Verify the signature before believing a word."""
+        """Verify the signature, then take the alert."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
             alert = Webhook(SECRET).verify(body, dict(self.headers))
@@ -107,7 +107,7 @@ def node(folder: Path, broker: str, alerts: str) -> Iterator[str]:
 
 
 async def play(folder: Path) -> None:
-    """Play it, and tell what happens. Raises TimeoutError if something doesn't."""
+    """Play it, and print what happens. Raises TimeoutError if something doesn't happen."""
     opened: asyncio.Queue[str] = asyncio.Queue()
 
     def obey(door: str, _: str, command: bytes) -> bytes:

@@ -26,7 +26,7 @@ def demo(
     json: Json = False,
 ) -> int:
     """Track people in many videos on several nodes, kill one node, drain another, and compare the tracks
-    with those of an undisturbed run.
+    with the tracks of an undisturbed run.
 
     Everything is real, the database on disk and the nodes' processes, and gone afterwards, but for the
     videos and the picture in `.cache/holdfast`. Ends with 0 only if no frame was lost or out of order and

@@ -39,8 +39,8 @@ log = structlog.get_logger()
 
 
 def settings(workspace: Path, nodes: int, **found: Any) -> Config:
-    """Return the settings of each of the demo's ``nodes``, which share the slots that one would have. What no
-    service ``found`` holds is in the ``workspace``; nothing is taken from elsewhere."""
+    """Return the settings of each of the demo's ``nodes``, which share the slots of one. Everything that no
+    service ``found`` holds is in the ``workspace``."""
     place = quote(str(workspace))
     own = {
         "url": f"sqlite:///{place}/holdfast.db",
@@ -54,7 +54,7 @@ def settings(workspace: Path, nodes: int, **found: Any) -> Config:
 
 async def show(plan: DemoPlan, picture: Picture, view: DemoView, workspace: Path) -> dict[str, bytes]:
     """Run the live part and fill the picture; returns each stream's frame for the contact sheet, as JPEG.
-    Raises DemoFailed, and whatever services raise."""
+    Raises DemoFailed, and the services' errors."""
     async with AsyncExitStack() as stack:
         config = settings(
             workspace, plan.nodes, **await stack.enter_async_context(servers.started(plan.services))
@@ -90,7 +90,7 @@ async def show(plan: DemoPlan, picture: Picture, view: DemoView, workspace: Path
 
 
 async def _end(nodes: Supervisor) -> None:
-    """The streams are done, and nobody is left to take them."""
+    """Kill the nodes: the streams are done."""
     nodes.kill()
     await nodes.stop()
 
@@ -157,20 +157,20 @@ async def _film(camera: DemoCamera, plan: DemoPlan, services: Services, picture:
 
 
 async def _all_committed(services: Services, picture: Picture) -> None:
-    """Wait for the results of all frames, or until no more come."""
+    """Wait for the results of all frames, or until results stop coming."""
     seen, since = -1, 0.0
     while picture.committed < picture.sent:
         now = services.clock.monotonic()
         if picture.committed != seen:
             seen, since = picture.committed, now
         elif now - since > STALL_TIMEOUT_S:
-            picture.tell(f"nothing was committed for {STALL_TIMEOUT_S:g} s")
+            picture.note(f"nothing was committed for {STALL_TIMEOUT_S:g} s")
             return
         await services.clock.sleep(LOOK_S)
 
 
 async def _hurt(plan: DemoPlan, services: Services, nodes: Supervisor, picture: Picture) -> None:
-    """Kill the node that owns most; once it is back, drain another, though not later than can be seen."""
+    """Kill the node that owns most streams; once it is back, drain another, early enough to be seen."""
     if not plan.faults:
         return
     clock, began_at = services.clock, services.clock.monotonic()
@@ -193,7 +193,7 @@ async def _hurt(plan: DemoPlan, services: Services, nodes: Supervisor, picture: 
 
 
 def _busiest(picture: Picture) -> str:
-    """The membership that owns most streams."""
+    """Return the membership that owns most streams."""
     running = {member: node for member, node in picture.nodes.items() if node.state == "running"}
     return max(running, key=lambda member: len(picture.owned(running[member].name)))
 

@@ -37,7 +37,7 @@ class DemoFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def good(self) -> bool:
-        """True if nothing was lost or out of order, and the tracks are those of the undisturbed run."""
+        """Whether nothing was lost or out of order, and the tracks equal the undisturbed run's."""
         figures = self.figures
         return not (figures.lost or figures.out_of_order or figures.identity_switches or self.differing)
 

@@ -1,4 +1,4 @@
-"""The live part of the demo, as seen so far: nodes, streams, owners, and what happened to them."""
+"""The observed state of the demo's live part: nodes, streams, owners and events."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class CommittedResult(NamedTuple):
 
 @dataclass(slots=True)
 class PictureNode:
-    """One membership. ``name`` is what it is called here; ``place`` what the supervisor calls the node in all
-    its lives, ``life`` in this one; ``metrics`` the URL of its metrics."""
+    """One membership. ``name``: the shown name; ``place``: the supervisor's name of the node in all its
+    lives, ``life``: in this one; ``metrics``: the URL of its metrics."""
 
     name: str
     place: str
@@ -55,14 +55,14 @@ class Kill(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something worth telling, so many seconds after the first frame, or before it."""
+    """An event to show, ``at_s`` seconds after the first frame; None: before it."""
 
     at_s: float | None
     text: str
 
 
 class Picture:
-    """Takes what is seen, in the order it is seen. ``frames`` says how many each stream will have."""
+    """Collects observations in their order. ``frames``: the number of frames of each stream."""
 
     def __init__(self, frames: Mapping[str, int], now: Callable[[], float]) -> None:
         self.now = now
@@ -114,16 +114,16 @@ class Picture:
         return 0.0 if self.began_at is None else self.now() - self.began_at
 
     def name(self, member: str) -> str:
-        """Return the name that a membership's node has here; "" for one that never joined."""
+        """Return the shown name of a membership's node; "" for one that never joined."""
         node = self.nodes.get(member)
         return node.name if node else ""
 
     def owned(self, name: str) -> list[str]:
-        """The streams of a node."""
+        """Return the streams of a node."""
         return [key for key, stream in self.streams.items() if stream.owner == name]
 
     def rate(self, name: str) -> float:
-        """Frames a second that a node has committed of late."""
+        """Return the frames a second that a node has committed lately."""
         since = self.now() - RATE_S
         recent = 0
         for stream in self.streams.values():
@@ -133,13 +133,13 @@ class Picture:
                 recent += line.owner == name
         return recent / min(RATE_S, max(self.elapsed_s, 0.1))
 
-    # -- what is seen
+    # -- observations
 
     def begin(self) -> None:
         """The first frame is sent now."""
         self.began_at = self.now()
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Note an event."""
         self.events.append(Event(None if self.began_at is None else self.elapsed_s, text))
 
@@ -161,17 +161,17 @@ class Picture:
         known = any(node.life == member.name for node in self.nodes.values())
         self.nodes[member.id] = PictureNode(name, place, member.name, member.load.metrics)
         how = "joined" if not lives else "lost its membership and joined again" if known else "started again"
-        self.tell(f"{place} {how}, as {name}" if lives else f"{name} {how}")
+        self.note(f"{place} {how}, as {name}" if lives else f"{name} {how}")
 
     def _left(self, member: Member) -> None:
         node = self.nodes.get(member.id)
         if node is not None and node.state != "killed":
             if node.state == "draining":
-                self.tell(f"{node.name} drained and ended")
+                self.note(f"{node.name} drained and ended")
             node.state = "ended"
 
     def _claimed(self, stream: Stream, node: PictureNode) -> None:
-        """By a living node's leave it is a move."""
+        """Count a move from a living node, or a failover from a dead one."""
         before = next((other for other in self.nodes.values() if other.name == stream.owner), None)
         if before is not None and before is not node:
             moved = before.state in ("running", "draining")
@@ -185,13 +185,13 @@ class Picture:
         node.state = "killed"
         keys = tuple(self.owned(node.name))
         self.kill = Kill(self.now(), node.name, keys)
-        self.tell(f"{node.name} killed (SIGKILL), the owner of {len(keys)} streams")
+        self.note(f"{node.name} killed (SIGKILL), the owner of {len(keys)} streams")
 
     def draining(self, member: str) -> None:
-        """A node is told to end now."""
+        """A node gets the signal to end now."""
         node = self.nodes[member]
         node.state = "draining"
-        self.tell(f"{node.name} drains (SIGTERM), the owner of {len(self.owned(node.name))} streams")
+        self.note(f"{node.name} drains (SIGTERM), the owner of {len(self.owned(node.name))} streams")
 
     def result(self, key: str, line: CommittedResult) -> None:
         """The next line of the results log."""
@@ -199,7 +199,7 @@ class Picture:
         kill = self.kill
         if kill and key in kill.keys and key not in self._back and goes_on(line, kill):
             self._back.add(key)
-            self.tell(f"{key} goes on at {line.owner} after {1000 * (line.at - kill.at):.0f} ms")
+            self.note(f"{key} goes on at {line.owner} after {1000 * (line.at - kill.at):.0f} ms")
 
 
 def goes_on(line: CommittedResult, kill: Kill) -> bool:

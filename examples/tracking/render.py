@@ -18,7 +18,7 @@ from holdfast.extend import Machine
 from holdfast.vision.boxes import Box
 
 _LOOK = 1
-"""Raise it when the same scene gives other pixels or truth, so that cached videos are rendered anew."""
+"""Raise it when the same scene gives other pixels or truth, so that cached videos are rendered again."""
 
 
 class Truth(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ def render(scene: Scene, folder: Path) -> Rendered:
 
 
 def render_all(scenes: Sequence[Scene], folder: Path, threads: int | None = None) -> list[Rendered]:
-    """Render several scenes at once, on all cores unless told otherwise."""
+    """Render several scenes at once, by default on all cores."""
     with ThreadPoolExecutor(threads or Machine().whole_cores) as pool:
         return list(pool.map(lambda scene: render(scene, folder), scenes))
 

@@ -60,8 +60,8 @@ def best_frames(picture: Picture) -> dict[str, int]:
 
 
 def draw_sheet(picture: Picture, frames: Mapping[str, bytes], path: Path) -> Path:
-    """Write the contact sheet of ``frames``, those of :func:`best_frames` as JPEG, to ``path``, and return
-    that."""
+    """Write the contact sheet of ``frames``, the frames of :func:`best_frames` as JPEG, to ``path``, and
+    return that."""
     if frames:
         panels = [
             _panel(key, picture.streams[key], frame, frames[key])

@@ -44,7 +44,7 @@ def run(
     services: Sequence[str],
     json: bool,
 ) -> int:
-    """Show the demo; returns the exit code. The options are those of the command."""
+    """Show the demo, and return the exit code. The options are the command's."""
     console = _console(stderr=json)
     folder = cache_folder()
     try:
@@ -61,7 +61,7 @@ def run(
         with _step(console, f"undisturbed run of {len(plan.cameras)} streams, to compare with"):
             reference = undisturbed(plan)
         if faults and not plan.faults:
-            console.print("with one node, nobody could take over: it is neither killed nor drained")
+            console.print("with one node, no other could take over: it is neither killed nor drained")
         if services:
             console.print(f"on {', '.join(f'{name} ({KNOWN[name]})' for name in services)}")
         picture = Picture({key: len(results) for key, results in reference.items()}, time.time)
@@ -87,7 +87,7 @@ def run(
 
 
 def _console(*, stderr: bool) -> Console:
-    """Make a console. Where that is no terminal, lines are not cut to fit one."""
+    """Make a console. Without a terminal, lines aren't cut."""
     console = Console(stderr=stderr, highlight=False)
     return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=240)
 

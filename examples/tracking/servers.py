@@ -24,7 +24,7 @@ KNOWN = {
 }
 BUCKET = "holdfast-demo"
 VISIBILITY_S = 10.0
-"""Of deliveries that only a killed node held: short, for somebody waits for them to be seen again."""
+"""Visibility of deliveries in seconds: short, as a viewer waits for those of a killed node."""
 
 
 def parse(text: str) -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def parse(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in KNOWN:
             known = ", ".join(f"{known} ({what})" for known, what in KNOWN.items())
-            raise ConfigError(f"--services: there is no service {name!r}; known are {known}")
+            raise ConfigError(f"--services: unknown service {name!r}; known are {known}")
     if {"postgres", "redis"}.issubset(names):
         raise ConfigError("--services: postgres and redis are used for the same things; name one of them")
     return names

@@ -26,7 +26,7 @@ Result = Mapping[str, Any]
 class Panel:
     """One frame of one stream.
 
-    ``results`` are those of the frames up to this one: the last is drawn as boxes with their track ids,
+    ``results``: of the frames up to this one: the last is drawn as boxes with their track ids,
     those before as trails. ``owner`` names the node that tracked it.
     """
 

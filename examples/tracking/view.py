@@ -1,4 +1,4 @@
-"""The picture on the terminal; where there is none, as plain lines."""
+"""The picture on a terminal, or as plain lines."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_view(console: Console) -> DemoView:
 
 
 class Screen:
-    """Draws the picture anew, in place."""
+    """Draws the picture again, in place."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

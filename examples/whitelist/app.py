@@ -1,4 +1,4 @@
-"""What a node runs: it sends the office's commands to the terminals, and tells the office their answers.
+"""What a node runs: it sends the office's commands to the terminals, and their answers to the office.
 
 holdfast node examples.whitelist.app:app
 """
@@ -33,7 +33,7 @@ class Order(msgspec.Struct):
     name: str = ""
 
 
-def tell(db: Session, entry: Entry) -> None:
+def send_command(db: Session, entry: Entry) -> None:
     """Have the terminal do as the office has just decided, once that is committed."""
     operator = "EditPerson" if entry.wanted else "DeletePerson"
     order = Order(operator, entry.person, entry.version, entry.name)

@@ -101,7 +101,7 @@ class Node:
 
 
 class Clerks:
-    """People in the office who let others in and take them off, at random."""
+    """Office clerks who add and remove people at random."""
 
     def __init__(self, office: str, terminals: list[str], seed: str) -> None:
         self.changes = 0
@@ -110,7 +110,7 @@ class Clerks:
         self._seed = seed
 
     async def work(self, changes: int, seconds: float) -> None:
-        """Make so many changes, spread over that time."""
+        """Make ``changes`` changes within ``seconds``."""
         async with aiohttp.ClientSession(raise_for_status=True) as session:
             pace_s = seconds * CLERKS / changes
             async with asyncio.TaskGroup() as clerks:

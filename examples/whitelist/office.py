@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from examples.whitelist.app import tell
+from examples.whitelist.app import send_command
 from examples.whitelist.tables import Base, Entry, pending
 from holdfast import InvalidMessage
 
@@ -53,7 +53,7 @@ class Office:
         entry.wanted, entry.name = name is not None, name or entry.name
         entry.version += 1
         db.flush()
-        tell(db, entry)
+        send_command(db, entry)
         return entry
 
     async def _add(self, request: Request) -> JSONResponse:

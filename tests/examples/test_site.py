@@ -15,8 +15,8 @@ def test_all_five_parts_of_the_site_do_their_work() -> None:
         [sys.executable, "-m", "examples.site_demo"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert played.returncode == 0, played.stdout + played.stderr
-    _, *told = played.stdout.splitlines()
-    found = sorted(tuple(line.split(maxsplit=1)) for line in told)
+    _, *lines = played.stdout.splitlines()
+    found = sorted(tuple(line.split(maxsplit=1)) for line in lines)
     (task, report) = next(line for line in found if line[0] == "task")
     assert found == [
         ("outbox", "door-1 has opened for ada"),

@@ -21,7 +21,7 @@ def test_all_terminals_agree_with_their_office() -> None:
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     table = dict(line.rsplit("  ", 1) for line in ran.stdout.splitlines() if "  " in line.strip())
-    told = {name.strip(): value.strip() for name, value in table.items()}
-    assert told["whitelists equal to the office's"] == "10 of 10"
-    assert told["failed or expired"] == "0"
-    assert int(told["commands"]) == int(told["changes made in the office"]) == 120
+    counts = {name.strip(): value.strip() for name, value in table.items()}
+    assert counts["whitelists equal to the office's"] == "10 of 10"
+    assert counts["failed or expired"] == "0"
+    assert int(counts["commands"]) == int(counts["changes made in the office"]) == 120

@@ -45,9 +45,9 @@ class Container:
         if os.geteuid():
             alone.insert(1, "--map-root-user")
         variables = dict(each.partition("=")[::2] for each in self.config["env"]) | environment
-        told = [str(self.root), str(self.data), self.config["cwd"], account]
+        arguments = [str(self.root), str(self.data), self.config["cwd"], account]
         return subprocess.Popen(
-            [*alone, "/bin/sh", "-ec", START, "sh", *told, *(command or self.config["args"])],
+            [*alone, "/bin/sh", "-ec", START, "sh", *arguments, *(command or self.config["args"])],
             env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 

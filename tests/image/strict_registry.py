@@ -1,6 +1,6 @@
 """A registry that does what specifications allow and Docker's registry doesn't.
 
-It wants tokens that soon expire, keeps what came of a broken upload, tells places without its address, has
+It demands tokens that soon expire, keeps the bytes of a broken upload, sends URLs without its address, has
 blobs elsewhere, and keeps track of what refers to an image.
 """
 
@@ -16,9 +16,9 @@ from holdfast.image.oci import digest_of
 
 
 class StrictRegistry:
-    """``uses_a_token`` requests are served for a token. ``cut_at`` cuts the connection once, after so many
-    bytes of uploads. ``unanswered`` has the methods by which
-    uploads get no answer. ``elsewhere`` has the Authorization of each request to the other storage."""
+    """``uses_a_token`` requests are served for a token. ``cut_at`` cuts the connection once, after a number
+    of bytes of uploads. ``unanswered`` has the methods by which uploads get no answer. ``elsewhere`` has the
+    Authorization of each request to the other storage."""
 
     def __init__(self, *, uses_a_token: int = 1 << 30, identity_token: str = "") -> None:
         self.blobs: dict[tuple[str, str], bytes] = {}

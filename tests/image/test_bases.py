@@ -30,8 +30,8 @@ async def facts_of(name: str, blobs: Blobs) -> contents.Facts:
 
 def docker_archive(path: Path, layer: bytes, diff_id: str = "") -> str:
     """What `docker save` writes, before it wrote OCI's layout too."""
-    told = diff_id or f"sha256:{hashlib.sha256(layer).hexdigest()}"
-    config = msgspec.json.encode(AMD64 | {"config": {}, "rootfs": {"type": "layers", "diff_ids": [told]}})
+    named = diff_id or f"sha256:{hashlib.sha256(layer).hexdigest()}"
+    config = msgspec.json.encode(AMD64 | {"config": {}, "rootfs": {"type": "layers", "diff_ids": [named]}})
     manifest = msgspec.json.encode([{"Config": "c.json", "RepoTags": ["a:1"], "Layers": ["l/layer.tar"]}])
     with tarfile.open(path, "w") as tar:
         for name, data in (("c.json", config), ("l/layer.tar", layer), ("manifest.json", manifest)):

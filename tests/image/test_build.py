@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("wheels", "small_holdfast")
 
 
 class Image:
-    """A folder that a build wrote, as somebody else would read it."""
+    """A folder that a build wrote, as another program would read it."""
 
     def __init__(self, folder: Path, architecture: str = "amd64") -> None:
         self.folder = folder
@@ -343,10 +343,10 @@ def test_the_bill_of_materials_refers_to_the_image_and_names_its_packages(projec
     assert refers["subject"]["digest"] == image.digest
     assert refers["artifactType"] == "application/vnd.cyclonedx+json"
     bill = image.read(refers["layers"][0]["digest"])
-    told = {component["name"]: component for component in bill["components"]}
-    assert told["native"]["purl"] == "pkg:pypi/native@1.0"
-    assert told["native"]["licenses"] == [{"license": {"name": "MIT"}}]
-    assert {"plain", "large", "chooser", "holdfast-streams"} <= told.keys()
+    found = {component["name"]: component for component in bill["components"]}
+    assert found["native"]["purl"] == "pkg:pypi/native@1.0"
+    assert found["native"]["licenses"] == [{"license": {"name": "MIT"}}]
+    assert {"plain", "large", "chooser", "holdfast-streams"} <= found.keys()
     assert bill["serialNumber"].startswith("urn:uuid:")
 
 
@@ -535,7 +535,7 @@ def test_a_folder_with_the_image_of_another_app_keeps_it_though_their_tags_are_e
 def test_folders_that_can_not_be_written_are_named(project: Path, holdfast: Holdfast, base: str) -> None:
     (project / "file").write_text("")
     given = ("image", "build", "doors:app", "-t", "doors:1", "--base", base, "--platform", "linux/amd64")
-    for cache, output, told in (
+    for cache, output, found in (
         ("file", "out", "--cache"),
         ("file/cache", "out", "--cache"),
         ("cache", "file", "--output"),
@@ -544,7 +544,7 @@ def test_folders_that_can_not_be_written_are_named(project: Path, holdfast: Hold
     ):
         outcome = holdfast(*given, "--cache", cache, "--output", output)
         assert outcome.code == 2, outcome.err
-        assert told in outcome.err
+        assert found in outcome.err
 
 
 def test_files_that_change_while_they_are_packed_leave_no_layer(tmp_path: Path, blobs: Blobs) -> None:

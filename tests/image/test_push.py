@@ -1,4 +1,4 @@
-"""Images pushed to a registry by the command line, and built on those that are there."""
+"""Images pushed to a registry by the command line, and built on images of the registry."""
 
 import asyncio
 import json
@@ -54,9 +54,9 @@ def skopeo(*arguments: str) -> Any:
 
 @pytest.mark.slow
 def test_an_image_is_pushed_for_others_to_pull(server: DockerRegistryServer, push: Any) -> None:
-    told = push(server.address)
+    pushed = push(server.address)
     seen = skopeo("inspect", "--tls-verify=false", f"docker://{server.address}/team/doors:1")
-    assert seen["Digest"] == told["digest"]
+    assert seen["Digest"] == pushed["digest"]
     assert seen["Labels"]["holdfast.app"] == "doors:app"
 
 
@@ -98,20 +98,20 @@ def test_a_base_of_the_same_registry_is_not_sent(
          f"oci:{bases.folder}:latest", f"docker://{server.address}/base:12"],
         check=True, capture_output=True,
     )  # fmt: skip
-    told = push(server.address, "--base", f"{server.address}/base:12", "--platform", "linux/arm64")
-    assert told["pushed"]["mounted"] == 1
-    assert told["platforms"][0]["platform"]["architecture"] == "arm64"
+    pushed = push(server.address, "--base", f"{server.address}/base:12", "--platform", "linux/arm64")
+    assert pushed["pushed"]["mounted"] == 1
+    assert pushed["platforms"][0]["platform"]["architecture"] == "arm64"
 
 
 @pytest.mark.nightly
 def test_platforms_and_what_refers_to_them_are_found_by_the_fallback_tag(
     server: DockerRegistryServer, push: Any
 ) -> None:
-    told = push(server.address, "--platform", "linux/amd64", "--platform", "linux/arm64")
+    pushed = push(server.address, "--platform", "linux/amd64", "--platform", "linux/arm64")
     raw = skopeo("inspect", "--raw", "--tls-verify=false", f"docker://{server.address}/team/doors:1")
     assert [each["platform"]["architecture"] for each in raw["manifests"]] == ["amd64", "arm64"]
     tag = ""
-    for each in told["platforms"]:
+    for each in pushed["platforms"]:
         tag = each["digest"].replace(":", "-")
         refers = skopeo(
             "inspect", "--raw", "--tls-verify=false", f"docker://{server.address}/team/doors:{tag}"
@@ -147,12 +147,12 @@ def test_an_interrupted_push_goes_on_without_sending_all_again(
     async def cut() -> tuple[Any, int]:
         async with Cutting(server.port) as proxy:
             proxy.cut_after = [8 << 20]
-            told = await asyncio.to_thread(push, f"127.0.0.1:{proxy.port}")
+            pushed = await asyncio.to_thread(push, f"127.0.0.1:{proxy.port}")
             assert not proxy.cut_after
-            return told, proxy.sent
+            return pushed, proxy.sent
 
-    told, sent = asyncio.run(cut())
+    pushed, sent = asyncio.run(cut())
     seen = skopeo("inspect", "--tls-verify=false", f"docker://{server.address}/team/doors:1")
-    assert seen["Digest"] == told["digest"]
-    sizes = [layer["size"] for layer in told["platforms"][0]["layers"]]
+    assert seen["Digest"] == pushed["digest"]
+    sizes = [layer["size"] for layer in pushed["platforms"][0]["layers"]]
     assert sent < sum(sizes) + max(sizes) + (1 << 20)  # only the blob under way goes again

@@ -36,7 +36,7 @@ MIB = 1 << 20
 
 
 class Cutting:
-    """A proxy that counts the bytes that clients send, and cuts the connection after so many."""
+    """A proxy that counts the bytes that clients send, and cuts the connection after a number of them."""
 
     def __init__(self, port: int) -> None:
         self._backend = port

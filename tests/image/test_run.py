@@ -109,8 +109,8 @@ def test_the_image_handles_a_stream_as_a_user_without_rights(
 
 @pytest.mark.nightly
 def test_skopeo_reads_and_copies_a_built_image(image: Path, tmp_path: Path) -> None:
-    told = subprocess.check_output([programs.find("skopeo"), "inspect", f"oci:{image}:1"])
-    assert json.loads(told)["Labels"]["holdfast.app"] == "cameras:app"
+    inspected = subprocess.check_output([programs.find("skopeo"), "inspect", f"oci:{image}:1"])
+    assert json.loads(inspected)["Labels"]["holdfast.app"] == "cameras:app"
     program, target = str(programs.find("skopeo")), f"oci-archive:{tmp_path}/copy.tar:1"
     copy = [program, "copy", "--insecure-policy", "--preserve-digests", f"oci:{image}:1", target]
     subprocess.run(copy, check=True, capture_output=True)

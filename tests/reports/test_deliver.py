@@ -58,7 +58,7 @@ def chunks(body: bytes = BODY, size: int = CHUNK) -> Callable[[], Iterator[Data]
 
 
 class Dead(BaseException):
-    """The worker's process is gone: nothing that it does has an effect any more."""
+    """The worker's process is gone: its calls have no effect."""
 
 
 class Desk:
@@ -149,7 +149,7 @@ def desk() -> Desk:
 
 
 def whole(desk: Desk) -> None:
-    """The file and its companions stand, and nothing else; nobody ever saw a part."""
+    """The file and its companions stand, and nothing else; no reader saw a part."""
     assert {name: bytes(body) for name, body in desk.files.items()} == {
         "out/daily.csv": BODY,
         "out/daily.csv.sha256": f"{SUM}  daily.csv\n".encode(),
@@ -161,12 +161,12 @@ def whole(desk: Desk) -> None:
 
 
 async def test_a_file_and_what_belongs_beside_it(desk: Desk) -> None:
-    told: list[int] = []
-    done = await desk.deliver(progress=told.append)
+    reported: list[int] = []
+    done = await desk.deliver(progress=reported.append)
     whole(desk)
     assert (done.duplicated, done.sent, done.tries) == (False, len(BODY), 1)
-    assert told == sorted(told)
-    assert told[-1] == len(BODY)
+    assert reported == sorted(reported)
+    assert reported[-1] == len(BODY)
     assert desk.stages[0] is DeliveryStage.SENDING
     assert desk.stages[-3:] == [DeliveryStage.PLACING, DeliveryStage.PLACED, DeliveryStage.DONE]
 
@@ -233,9 +233,9 @@ async def test_a_delivery_survives_two_crashes_at_any_step() -> None:
 
 async def test_what_was_half_sent_is_gone_on_with(desk: Desk) -> None:
     desk.at, desk.error = LATE, Unavailable("cut")
-    told: list[int] = []
-    done = await desk.deliver(progress=told.append)
-    assert told == [CHUNK * n for n in (*range(1, 5), *range(1, 6))]  # it goes on while nothing is sent
+    reported: list[int] = []
+    done = await desk.deliver(progress=reported.append)
+    assert reported == [CHUNK * n for n in (*range(1, 5), *range(1, 6))]  # it goes on while nothing is sent
     assert done.gone_on == 2 * MARK
     assert done.sent == len(BODY)
     assert done.tries == 2
@@ -341,7 +341,7 @@ async def test_what_is_not_to_be_replaced_stays(desk: Desk) -> None:
 IN_PLACE = FileToDeliver(name=PARCEL.name, content="v1", in_place=True, replace=False)
 
 
-@pytest.mark.parametrize("leave", [True, False], ids=["another may come", "nobody comes"])
+@pytest.mark.parametrize("leave", [True, False], ids=["another may come", "none comes"])
 async def test_in_place_a_file_that_is_not_to_be_replaced_outlasts_every_attempt(
     desk: Desk, leave: bool
 ) -> None:

@@ -52,7 +52,7 @@ class Place:
         return open_sink(url or self.url, self.credential, SystemClock())
 
     def cut_after(self, size: int) -> None:
-        """Cut what carries data, once so much went over it."""
+        """Cut the data connection after ``size`` bytes."""
         for proxy in self.proxies[-1:]:
             proxy.cut_after(size)
 

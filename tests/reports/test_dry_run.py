@@ -1,4 +1,4 @@
-"""What a report would be: how large is told within a quarter, as long as its rows are alike."""
+"""Dry runs: a report's size is estimated within a quarter, if its rows are alike."""
 
 import random
 from pathlib import Path

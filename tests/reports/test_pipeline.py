@@ -1,4 +1,4 @@
-"""Stages beside each other: order kept, room bounded, ends told."""
+"""Stages beside each other: order, bounded room, and ends."""
 
 from __future__ import annotations
 

@@ -109,12 +109,12 @@ def test_a_preview_reads_only_what_it_shows(tmp_path: Path) -> None:
 
 def test_progress_is_told_and_reaches_the_end(tmp_path: Path) -> None:
     source = stored(tmp_path, {"n": range(100_000)}, row_group_size=10_000)
-    told: list[ReportProgress] = []
-    with Report(ordered(source), ordered_at=ORDERED_AT, on_progress=told.append) as report:
+    reported: list[ReportProgress] = []
+    with Report(ordered(source), ordered_at=ORDERED_AT, on_progress=reported.append) as report:
         size = sum(len(b"".join(file.chunks)) for file in report.files())
-    assert told == sorted(told, key=lambda progress: progress.bytes_out)
-    assert told[0].fraction < 1
-    last = told[-1]
+    assert reported == sorted(reported, key=lambda progress: progress.bytes_out)
+    assert reported[0].fraction < 1
+    last = reported[-1]
     assert (last.rows, last.rows_total, last.bytes_out) == (100_000, 100_000, size)
     assert last.fraction == 1
     assert 0 < last.source_bytes <= last.source_bytes_total == Path(source).stat().st_size
@@ -123,14 +123,14 @@ def test_progress_is_told_and_reaches_the_end(tmp_path: Path) -> None:
 def test_progress_without_known_rows_is_that_of_bytes(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("n\n" + "12345678\n" * 300_000)
-    told: list[ReportProgress] = []
-    with Report(ordered(str(path)), ordered_at=ORDERED_AT, on_progress=told.append) as report:
+    reported: list[ReportProgress] = []
+    with Report(ordered(str(path)), ordered_at=ORDERED_AT, on_progress=reported.append) as report:
         for file in report.files():
             for _ in file.chunks:
                 pass
-    assert told[-1].rows_total is None
-    assert told[-1].source_bytes == path.stat().st_size
-    assert 0 <= told[0].fraction < told[-1].fraction == 1
+    assert reported[-1].rows_total is None
+    assert reported[-1].source_bytes == path.stat().st_size
+    assert 0 <= reported[0].fraction < reported[-1].fraction == 1
 
 
 @pytest.mark.slow
@@ -234,7 +234,7 @@ def peak(source: str, form: str, destination: str = "") -> tuple[int, int]:
 
 
 def large(path: Path, rows: int) -> str:
-    """A Parquet file of so many rows of about 100 bytes of text each."""
+    """A Parquet file whose rows have about 100 bytes of text."""
     step = 100_000
     writer: pq.ParquetWriter | None = None
     for start in range(0, rows, step):

@@ -1,4 +1,4 @@
-"""``report.publish``: orders read, formatted and delivered, told of in the audit, resumed and cancelled."""
+"""``report.publish``: orders read, formatted and delivered, recorded in the audit, resumed and cancelled."""
 
 import asyncio
 import contextlib
@@ -383,8 +383,8 @@ async def test_of_two_attempts_at_once_the_later_one_delivers(folders: Path) -> 
             publisher = await stack.enter_async_context(
                 report_publisher(services.clock, services.registry(), Credentials(), limits)
             )
-            told = AuditedAttempt(trace="t", ordered_at=1.0, attempt=epoch, epoch=epoch)
-            return await publisher.publish(body, told, lambda _: begun.set())
+            ours = AuditedAttempt(trace="t", ordered_at=1.0, attempt=epoch, epoch=epoch)
+            return await publisher.publish(body, ours, lambda _: begun.set())
 
         earlier = asyncio.create_task(attempt(1, halting))
         await begun.wait()

@@ -51,9 +51,9 @@ def build(
         nodes.append(helper.make_node("Transpose", ["found"], ["rows"], perm=[0, 2, 1]))
         result = "rows"
     given = [helper.make_tensor_value_info(name, kind, shape or SHAPE) for name in ("image", "more")[:inputs]]
-    told = helper.make_tensor_value_info(result, kind, None)
+    output = helper.make_tensor_value_info(result, kind, None)
     weights = [numpy_helper.from_array(value, name) for name, value in constants.items()]
-    graph = helper.make_graph(nodes, "bright", given, [told], weights)
+    graph = helper.make_graph(nodes, "bright", given, [output], weights)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path.write_bytes(made.SerializeToString())
     return path

@@ -37,7 +37,7 @@ a=control:track
 
 
 def pictures(count: int) -> list[list[bytes]]:
-    """The units of so many frames, each grey by its number, a key frame every fifth."""
+    """The units of ``count`` frames, each grey by its number, a key frame every fifth."""
     codec = av.CodecContext.create("libx264", "w")
     assert isinstance(codec, av.VideoCodecContext)
     codec.width, codec.height, codec.pix_fmt = WIDTH, HEIGHT, "yuv420p"

@@ -23,7 +23,7 @@ def backdrop() -> Cells:
 
 
 def with_person(cells: Cells, column: int, row: int = 10, level: int = 20) -> Cells:
-    """The same with somebody 5 cells wide and 12 high."""
+    """The same with a person 5 cells wide and 12 high."""
     peopled = cells.copy()
     peopled[row : row + 12, column : column + 5] = level
     return peopled

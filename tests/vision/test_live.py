@@ -66,7 +66,7 @@ class SetBack(SystemClock):
 
 
 class Rig:
-    """One camera, and what it told."""
+    """One camera, and its reports."""
 
     def __init__(
         self,

@@ -89,7 +89,7 @@ def commit(picture: Picture, key: str, frame: int, owner: str, result: dict[str,
     picture.result(key, line)
 
 
-def told(picture: Picture) -> list[str]:
+def events(picture: Picture) -> list[str]:
     return [event.text for event in picture.events]
 
 
@@ -104,7 +104,7 @@ def test_a_stream_that_a_living_node_hands_over_has_moved(picture: Picture) -> N
     assert (picture.moves, picture.failovers) == (1, 0)
     assert picture.owned("node-2") == ["cam-1"]
     assert [node.state for node in picture.nodes.values()] == ["ended", "running"]
-    assert told(picture)[-2:] == [
+    assert events(picture)[-2:] == [
         "node-1 drains (SIGTERM), the owner of 2 streams",
         "node-1 drained and ended",
     ]
@@ -126,7 +126,7 @@ def test_a_stream_of_a_dead_node_has_failed_over(picture: Picture, time: Time) -
     commit(picture, "cam-1", 2, "node-2")
     assert (picture.moves, picture.failovers) == (0, 1)
     assert failovers_ms(picture) == [250.0]
-    assert told(picture)[-2:] == [
+    assert events(picture)[-2:] == [
         "node-1 killed (SIGKILL), the owner of 2 streams",
         "cam-1 goes on at node-2 after 250 ms",
     ]
@@ -137,7 +137,7 @@ def test_lives_of_a_node_are_told_apart(picture: Picture) -> None:
     join(picture, "m3", "node-1-cccc")
     join(picture, "m4", "node-1-cccc")
     assert [node.name for node in picture.nodes.values()] == ["node-1", "node-2", "node-1·2", "node-1·3"]
-    assert told(picture)[-2:] == [
+    assert events(picture)[-2:] == [
         "node-1 started again, as node-1·2",
         "node-1 lost its membership and joined again, as node-1·3",
     ]
@@ -386,7 +386,7 @@ async def test_each_service_is_used_for_what_it_is_good_for() -> None:
 
 def test_an_unknown_service_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["--services", "redis,kafka"]) == 2
-    assert "no service 'kafka'; known are postgres" in capsys.readouterr().err
+    assert "unknown service 'kafka'; known are postgres" in capsys.readouterr().err
 
 
 def test_two_services_for_the_same_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -447,7 +447,7 @@ def test_a_demo_that_is_told_to_end_leaves_nothing_behind(
     for line in process.stderr:
         if "node-" in line and "joined" in line:
             break
-    process.send_signal(signal.SIGSTOP)  # however long it takes to be told, it is not over by then
+    process.send_signal(signal.SIGSTOP)  # however long it takes to be events, it is not over by then
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 2, "a node and its slots"
     process.send_signal(number)

@@ -122,16 +122,16 @@ def test_a_dry_run_sends_nothing(place: Path, holdfast: Holdfast, source: str) -
     assert "'=b" in done.out
     assert "int64" in done.out
     assert "3 rows, 18 bytes" in done.out
-    (told,) = holdfast("reports", "publish", source, "./out", "--dry-run", "--json").lines
-    assert (told["size"], told["exact"]) == (18, True)
+    (found,) = holdfast("reports", "publish", source, "./out", "--dry-run", "--json").lines
+    assert (found["size"], found["exact"]) == (18, True)
 
 
 @pytest.mark.slow
 def test_the_size_of_much_is_estimated(place: Path, holdfast: Holdfast) -> None:
     source = stored(place, {"id": [10**9] * 1_500_000}, "many.parquet", row_group_size=50_000)
-    (told,) = holdfast("reports", "publish", source, "./out", "--dry-run", "--json").lines
-    assert told["exact"] is False
-    assert told["size"] == pytest.approx(16_500_003, rel=0.05)
+    (found,) = holdfast("reports", "publish", source, "./out", "--dry-run", "--json").lines
+    assert found["exact"] is False
+    assert found["size"] == pytest.approx(16_500_003, rel=0.05)
 
 
 def test_an_order_may_come_from_a_file(place: Path, holdfast: Holdfast, source: str) -> None:
@@ -190,9 +190,9 @@ def test_where_many_wait_it_says_that_some_are_left_out(
 
     arrange(leave)
     monkeypatch.setattr(listing, "TASKS_READ_MAX", 2)
-    told = holdfast("reports", "status", "--of", "reports", "--json")
-    assert ([row["trace"] for row in told.lines], told.code) == (["w0", "w1"], 0)
-    assert "There may be more" in told.err
+    found = holdfast("reports", "status", "--of", "reports", "--json")
+    assert ([row["trace"] for row in found.lines], found.code) == (["w0", "w1"], 0)
+    assert "There may be more" in found.err
 
 
 def test_a_row_that_its_slot_could_not_end_stands_as_its_task(
@@ -243,7 +243,7 @@ def ftp_server() -> Iterator[FtpServer]:
 
 
 def ordered(place: Path, rows: int, destination: str, **delivery: Any) -> dict[str, Any]:
-    """Write an order of so many rows to ``order.json``."""
+    """Write an order of ``rows`` rows to ``order.json``."""
     order = {
         "customer": "acme",
         "report": "sales",
@@ -361,7 +361,7 @@ async def test_a_customer_has_so_many_connections_whatever_slots_are_free(
         process = await asyncio.to_thread(node, 4)
         slow = await order(acme, 5)
         async with asyncio.timeout(PATIENCE_S):
-            while proxy.connections < 2:  # noqa: ASYNC110 (no event tells)
+            while proxy.connections < 2:  # noqa: ASYNC110 (no event to wait for)
                 await asyncio.sleep(0.02)
         assert await end(await order(other, 6)) == {(State.SUCCEEDED, 1)}
         assert (proxy.connections, proxy.accepted) == (2, 2)

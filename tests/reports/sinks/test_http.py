@@ -43,7 +43,7 @@ class Files:
         self.heads = 0  # the status of every answer to HEAD, unless it is 0
         self.tells_sizes = True
         self.refused: dict[str, int] = {}  # the status of the next PUT, by name
-        self.unanswered = 0  # so many PUTs are taken, and their connections end without an answer
+        self.unanswered = 0  # PUTs whose connections end without an answer
         app = web.Application(client_max_size=1 << 30)
         app.router.add_route("*", "/root/{name:.+}", self.serve)
         self.server = TestServer(app)
@@ -154,7 +154,7 @@ UNTELLING = pytest.mark.parametrize(
 
 
 def tell_nothing(files: Files, heads: int) -> None:
-    """Have the server tell nothing of files, or not their sizes."""
+    """Have the server refuse HEAD, or leave out sizes."""
     files.heads, files.tells_sizes = heads, False
 
 

@@ -59,7 +59,7 @@ async def test_a_full_disk_is_passing_and_leaves_nothing_once_aborted() -> None:
 async def test_a_write_that_is_refused_amid_others_leaves_no_hole_in_what_is_gone_on_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The writes behind it were taken, so the size of what the server held told of no hole."""
+    """The later writes were accepted, so the file's size didn't show the hole."""
     monkeypatch.setattr(deliver_plan, "MARK_BYTES", 1 << 20)
     async with served(SftpFaults(refuses_at=(1 << 20) + 600_000)) as (server, sink):
 
