@@ -19,16 +19,6 @@ NOT_SHIPPED_TO_OPERATORS = {"testing"}
 """Folders whose events only tests see."""
 
 
-PENDING = {
-    "cluster",
-    "devices",
-    "gateway",
-    "slots",
-    "tasks",
-}
-"""Folders whose events are being renamed: neither tested nor shown yet."""
-
-
 class Logged(NamedTuple):
     """A call that logs. ``event`` is None if its text isn't constant."""
 
@@ -82,7 +72,7 @@ def tables() -> str:
     """Return a table of events for each folder."""
     levels: dict[tuple[str, str], str] = {}
     for call in logged():
-        if call.event is not None and call.folder not in PENDING:
+        if call.event is not None:
             levels.setdefault((call.folder, call.event), call.level)
     lines: list[str] = []
     for folder in sorted({folder for folder, _ in levels}):

@@ -45,8 +45,8 @@ class Clients:
 
     Args:
         file: the key file; None if clients need no keys.
-        per_s: the limit of a client without its own, in requests per second; 0 for no limit. If clients need no
-            keys, each address counts as a client, and each /64 of IPv6.
+        per_s: the limit of a client without its own, in requests per second; 0 for no limit. If clients need
+            no keys, each address counts as a client, and each /64 of IPv6.
     """
 
     def __init__(self, file: Path | None, clock: Clock, log: Any, *, per_s: int = 0) -> None:

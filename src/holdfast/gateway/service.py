@@ -44,8 +44,8 @@ class Gateway(Startable):
 
     Args:
         haproxy: the options of HAProxy, if it is used.
-        clients: the clients that may use the gateway, and their rates; None for no limits. If keys are needed,
-            pages of any site may send requests; else only pages of this server's own site.
+        clients: the clients that may use the gateway, and their rates; None for no limits. If keys are
+            needed, pages of any site may send requests; else only pages of this server's own site.
         push: makes the push of its metrics; None if metrics aren't pushed.
     """
 

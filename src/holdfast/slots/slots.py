@@ -31,8 +31,8 @@ class SlotSettings:
         app: the app, as ``module:name``.
         worker: ``module:function`` that makes a slot's worker from a host, the app and further arguments.
         prefix: the start of the slots' names.
-        memory_mb: the memory that a slot may allocate, and use with its descendants, in MiB; 0 for no limit. An
-            attempt at a task may have its own limit.
+        memory_mb: the memory that a slot may allocate, and use with its descendants, in MiB; 0 for no limit.
+            An attempt at a task may have its own limit.
         preload: import the app before forking, so that slots share its memory and start in milliseconds.
             Switch it off for an app that starts threads or opens devices when imported.
         environment: variables to add to the slots' environment.

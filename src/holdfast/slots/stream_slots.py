@@ -151,8 +151,8 @@ class StreamSlotSettings(SlotSettings):
     Attributes:
         objects: ``module:object``, the service that opens ``objects_url``; "" for none.
         objects_url: the object store.
-        model_memory_mb: the memory of a slot's models, in MiB, above which unused models are unloaded; 0 for no
-            limit.
+        model_memory_mb: the memory of a slot's models, in MiB, above which unused models are unloaded;
+            0 for no limit.
     """
 
     worker: str = "holdfast.streams.worker:load"

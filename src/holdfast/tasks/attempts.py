@@ -158,10 +158,10 @@ class TaskAttempts:
         elif step is NextStep.CANCEL:
             self._fail(item, state, f"cancelled: {item.cancel}")
         elif step is NextStep.FAIL:
-            self._log_failure("task failed", item, ended)
+            self._host.log.warning("task failed", **_failure(item, ended))
             self._fail(item, state, detail)
         else:
-            self._log_failure("attempt failed", item, ended)
+            self._host.log.warning("attempt failed", **_failure(item, ended))
             self._host.stats.tasks_retried += 1
             delay_s = item.spec.backoff.delay_s(item.attempt.attempts, self._host.clock.random())
             self._returns.return_attempt(item, spent=True, delay_s=delay_s, detail=detail)
@@ -232,16 +232,17 @@ class TaskAttempts:
         item.end()
         self._completer.end(item, EndAttempt(item.task_id, item.attempt.epoch, state, detail=redact(detail)))
 
-    def _log_failure(self, event: str, item: HeldTask, ended: Ended) -> None:
-        self._host.log.warning(
-            event,
-            task_id=item.task_id,
-            type=item.type,
-            error=ended.error,
-            at=raised_at(ended.detail),
-            exception=ended.detail,
-            **trace_of(item.held.traceparent),
-        )
+
+def _failure(item: HeldTask, ended: Ended) -> dict[str, str]:
+    """Return the fields of the log event of a failed attempt."""
+    return {
+        "task_id": item.task_id,
+        "type": item.type,
+        "error": ended.error,
+        "at": raised_at(ended.detail),
+        "exception": ended.detail,
+        **trace_of(item.held.traceparent),
+    }
 
 
 def _is_unfit(error: Exception) -> bool:

@@ -261,8 +261,10 @@ class Dispatcher:
     def _log_result(self, result: TurnResult) -> None:
         if result.paused != self._paused:
             self._paused = result.paused
-            event = "outbox paused" if result.paused else "outbox resumed"
-            self._log.warning(event, outbox=self._spec.name)
+            if result.paused:
+                self._log.warning("outbox paused", outbox=self._spec.name)
+            else:
+                self._log.warning("outbox resumed", outbox=self._spec.name)
         if result.moved and not self._has_moved:
             self._has_moved = True
             self._log.warning(
