@@ -1,8 +1,8 @@
-"""Reads the committed results of a stream, and keeps how far named readers have come.
+"""The committed results of a stream, and the cursors of named readers.
 
 A named reader is a document of the registry with the cursor that the reader has acknowledged. A program that
 begins to read under a name takes it over: the document gets a new token, and the earlier reader loses.
-Results are read at least once: after a crash, those that weren't acknowledged come again.
+Results are read at least once: after a crash, unacknowledged ones come again.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from holdfast.ports.state import Logged, StateStore
 R = TypeVar("R")
 
 READERS = "readers/"
-"""Begins the names of the documents of readers; the names of stream and reader follow."""
+"""The beginning of the names of readers' documents; the names of stream and reader follow."""
 
 PAGE = 500
 WAIT_S = 20.0
-"""How long one call waits for further results, in seconds."""
+"""Seconds for which one call waits for further results."""
 
 SAVE_EVERY_S = 1.0
-"""How often a reader's cursor is saved while results come, in seconds. After a crash, the results of that
-time come again."""
+"""Seconds between two saves of a reader's cursor while results come. After a crash, the results of that time
+come again."""
 
 
 class StreamResult(msgspec.Struct, Generic[R], frozen=True):
@@ -167,7 +167,7 @@ class Reader:
             raise ResultsExpired(
                 f"reader {self._name!r} of stream {self._stream!r} is {ago_s:.0f} s behind, and results are"
                 f" kept for {self._keep_s:g} s (results_keep_s): some may have expired unread; pass"
-                f" after={self._standing.cursor} to go on with those that are left, and raise results_keep_s"
+                f" after={self._standing.cursor} to go on with the remaining ones, and raise results_keep_s"
             )
 
     async def _take_over(self, after: int | None) -> None:

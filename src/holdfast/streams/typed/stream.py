@@ -112,8 +112,8 @@ class Stream(Generic[M, S, R]):
     # -- its messages, results and state ----------------------------------------------------------------
 
     def send(self, message: M, **options: Unpack[SendMessageOptions]) -> str:
-        """Send a message by the app's client; returns the queue's id for it. The options are those of
-        :meth:`holdfast.AsyncStreamSender.send`, and so is what it raises."""
+        """Send a message by the app's client; returns the queue's id for it. Options and errors are the same
+        as at :meth:`holdfast.AsyncStreamSender.send`."""
         return self._client().stream(self.name).send(message, **options)
 
     def send_many(self, messages: Iterable[M | StreamMessage], *, connection: Any = None) -> list[str]:
