@@ -27,7 +27,7 @@ from benchmarks.peers.task_queues import QUEUES, Measured
 from benchmarks.peers.task_queues import measure as measure_peer
 from benchmarks.report import Report, percentile
 from holdfast.rules.tasks.task import State
-from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.names import event_queue, task_queue
 from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Brief, Producer
@@ -61,7 +61,7 @@ class Site:
         self._nodes = nodes
         self._producer: Producer = make_producer(nodes.services, APP)
         self._clock = nodes.services.clock
-        self._briefs = nodes.services.queue(brief_queue(APP))
+        self._briefs = nodes.services.queue(event_queue(APP))
         self._sending_s = 1e-3
 
     async def rate(self, count: int, spent: Spent | None = None) -> float:

@@ -54,10 +54,9 @@ from holdfast.tasks.calls import retry_service
 from holdfast.tasks.completer import Completer
 from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.effects import EffectSender
-from holdfast.tasks.held_tasks import HeldTask
+from holdfast.tasks.held_tasks import HeldTask, HeldTasks
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.returns import TaskReturns
 from holdfast.tasks.worker import AttemptJob
 from simulator import acting_mutations as acting
 from simulator import archiving, device_mutations
@@ -224,10 +223,10 @@ def _end_at_once(self: Completer, item: HeldTask, end: EndAttempt) -> None:
     self._deliveries[item.queue].settle(Settlement(item.full_key, (), (item.held,), lambda: None))
 
 
-_return_attempt = TaskReturns.return_attempt
+_return_attempt = HeldTasks.return_attempt
 
 
-def _pause_as_failure(self: TaskReturns, item: HeldTask, **asked: Any) -> None:
+def _pause_as_failure(self: HeldTasks, item: HeldTask, **asked: Any) -> None:
     _return_attempt(self, item, **asked | {"spent": asked["spent"] or "pause_s" in asked})
 
 
@@ -308,14 +307,14 @@ async def _count_aside(self: Completer, taken: Any) -> set[str]:
     return set()
 
 
-async def _reissue_in_hand(self: TaskReturns, item: HeldTask, delay_s: float) -> None:
+async def _reissue_in_hand(self: HeldTasks, item: HeldTask, delay_s: float) -> None:
     """Reissue a task that is held meanwhile, and delete all deliveries that it has then."""
     queue = self.queues[item.queue]
     copy = Outgoing(item.held.body, item.held.again, key=item.task_id)
     await retry_service(self.host, "the queue", lambda: queue.send([copy]))
     receipts = [receipt.receipt for receipt in item.held.receipts]
     await retry_service(self.host, "the queue", lambda: queue.delete(receipts))
-    self.held.forget(item)
+    self.forget(item)
 
 
 async def _give_only(
@@ -459,7 +458,7 @@ RULES: dict[str, Mutation] = {
         world="tasks",
     ),
     "task-pause-free": Mutation(
-        "a pause spends no try", TaskReturns, "return_attempt", _pause_as_failure, world="tasks"
+        "a pause spends no try", HeldTasks, "return_attempt", _pause_as_failure, world="tasks"
     ),
     "task-outcome-first": Mutation(
         "a task's message is deleted once its outcome is stored",
@@ -545,7 +544,7 @@ RULES: dict[str, Mutation] = {
         world="tasks",
     ),
     "task-reissue": Mutation(
-        "a copy of a task has receipts of its own", TaskReturns, "reissue", _reissue_in_hand, world="tasks"
+        "a copy of a task has receipts of its own", HeldTasks, "reissue", _reissue_in_hand, world="tasks"
     ),
     "task-given": Mutation(
         "a task that a node was given has a message too",

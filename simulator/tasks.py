@@ -28,12 +28,12 @@ from holdfast.services.memory.tasks import Changed, MemoryTasks
 from holdfast.tasks.concurrency import ConcurrencyLimiter, document_name
 from holdfast.tasks.follow_ups import DueFollowUp
 from holdfast.tasks.handler import Job, Retry
-from holdfast.tasks.names import brief_queue, follow_up_id, task_queue
+from holdfast.tasks.names import event_queue, follow_up_id, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.spec import TaskSpec
-from holdfast.tasks.storage import TaskQueues, TaskStorage
+from holdfast.tasks.storage import TaskStorage
 from holdfast.tasks.values import TaskValues
 from holdfast.tasks.wire import Envelope, Unreadable, decode_task
 from holdfast.tasks.work import TaskWork
@@ -441,14 +441,14 @@ class TaskWorld(Stage):
         self.queues: dict[str, MemoryQueue] = {}
         self.store = MemoryTasks(self.clock, history=self.log, queues=self.queues)
         self.registry = MemoryRegistry(self.clock)
-        for name in (*(task_queue(APP, kind) for kind in SPECS), brief_queue(APP)):
+        for name in (*(task_queue(APP, kind) for kind in SPECS), event_queue(APP)):
             self.queues[name] = MemoryQueue(
                 self.clock,
                 frees_on_evict=scenario.frees_on_evict,
-                hold_max_s=scenario.hold_max_s if name != brief_queue(APP) else float("inf"),
+                hold_max_s=scenario.hold_max_s if name != event_queue(APP) else float("inf"),
                 log=self.log,
                 delay_max_s=scenario.delay_max_s,
-                choose=partial(self._choose, name) if name != brief_queue(APP) else None,
+                choose=partial(self._choose, name) if name != event_queue(APP) else None,
             )
         self.planned = {planned.name: planned for planned in (*scenario.tasks, *scenario.batch)}
         self.slots: dict[SimNode, MemoryTaskSlots] = {}
@@ -489,7 +489,8 @@ class TaskWorld(Stage):
         registry: Any = Faulty(self.registry, "registry", node.line)
         storage = TaskStorage(
             APP,
-            TaskQueues({kind: queue(task_queue(APP, kind)) for kind in SPECS}, queue(brief_queue(APP))),
+            {kind: queue(task_queue(APP, kind)) for kind in SPECS},
+            queue(event_queue(APP)),
             store,
             registry,
             TaskValues(APP, node.clock),

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from holdfast.tasks.order import Order
     from holdfast.tasks.outcome import Outcome
     from holdfast.tasks.producer import Brief
-    from holdfast.tasks.proto import TaskMessage
     from holdfast.tasks.task_type import Signature, TaskType
+    from holdfast.tasks.wire import TaskMessage
 else:  # Each is imported when it is first used: a command that prints its help needs none of them.
     __getattr__ = exports(
         __name__,
@@ -61,7 +61,7 @@ else:  # Each is imported when it is first used: a command that prints its help 
             "holdfast.tasks.order": "Order",
             "holdfast.tasks.outcome": "Outcome",
             "holdfast.tasks.producer": "Brief",
-            "holdfast.tasks.proto": "TaskMessage",
+            "holdfast.tasks.wire": "TaskMessage",
             "holdfast.tasks.task_type": "Signature TaskType",
         },
     )

@@ -14,9 +14,9 @@ from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.rules.tasks.task import EndAttempt, StartAttempt, State, Task
 from holdfast.services.sqlite.tasks import SqliteTasks
 from holdfast.tasks.discovery import Directory, NodeEntry, announced
-from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.names import event_queue, task_queue
 from holdfast.tasks.outcome import outcome_of
-from holdfast.tasks.wire import Envelope, SentTask, decode_task, encode_brief
+from holdfast.tasks.wire import Envelope, SentTask, decode_task, encode_event
 from holdfast.wiring.services import Services
 from tests.command_line import Arrange, Holdfast
 
@@ -42,8 +42,8 @@ def ended(
                 letter = DeadLetter(f"{TYPE}/{trace}", delivery.body, detail, stream=TYPE, key=trace, at=at)
                 await queue.bury([letter])
             await queue.delete([delivery.receipt])
-        brief = encode_brief(Envelope(app=APP, task_id=trace, task_type=TYPE), outcome_of(APP, task))
-        await services.queue(brief_queue(APP)).send([Outgoing(brief)])
+        brief = encode_event(Envelope(app=APP, task_id=trace, task_type=TYPE), outcome_of(APP, task))
+        await services.queue(event_queue(APP)).send([Outgoing(brief)])
 
     return end
 

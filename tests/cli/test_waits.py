@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.ports.queue import Outgoing
-from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.names import event_queue, task_queue
 from holdfast.wiring.services import Services
 from tests.cli.test_node import Process, get
 
@@ -101,7 +101,7 @@ def test_status_shows_every_declared_queue_before_anything_was_committed(
     found = status(holdfast)
     names = [queue["stream"] for queue in found["queues"]]
     assert names == sorted(
-        ["alarm", "count", "seen", brief_queue("seeing"), task_queue("seeing", "report.make")]
+        ["alarm", "count", "seen", event_queue("seeing"), task_queue("seeing", "report.make")]
     )
     assert {queue["ready"] for queue in found["queues"]} == {0}
     assert found["troubles"] == []

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.names import event_queue, task_queue
 from simulator.servers import PostgresqlServer, RedisServer
 from tests.nodes.cluster import STREAM, Cluster
 from tests.nodes.conftest import MakeCluster, MakeQueue
@@ -82,7 +82,7 @@ async def services(
         async with PostgresqlServer(fsync=True) as postgresql:
             yield {"url": postgresql.url, "visibility_s": 6.0}
         return
-    for queue in (STREAM, "sites", task_queue("acting", "note"), brief_queue("acting")):
+    for queue in (STREAM, "sites", task_queue("acting", "note"), event_queue("acting")):
         await make_queue(queue)
     async with RedisServer() as redis:
         yield {

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from holdfast.config.settings import Config
 from holdfast.ports.queue import Outgoing, Queue
-from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.names import event_queue, task_queue
 from holdfast.wiring.services import Services
 from tests.collector import Collector, collecting
 from tests.nodes.cluster import Process, until
@@ -92,7 +92,7 @@ async def spawn(tmp_path: Path) -> AsyncIterator[Spawn]:
 async def test_a_trace_leads_from_a_producer_on_sqs_over_a_killed_owner_to_a_webhook(
     collector: Collector, hook: list[dict[str, Any]], spawn: Spawn, make_queue: MakeQueue, tmp_path: Path
 ) -> None:
-    for queue in ("frames", task_queue("traced", "report"), brief_queue("traced")):
+    for queue in ("frames", task_queue("traced", "report"), event_queue("traced")):
         await make_queue(queue)
     settings = {
         "trace_url": collector.url,

@@ -12,7 +12,7 @@ from holdfast.devices.briefs import Briefs
 from holdfast.devices.rules.device_queue import CLOSED, StoredCommand
 from holdfast.devices.services.memory.outbox import MemoryOutbox
 from holdfast.services.memory.queue import MemoryQueue
-from holdfast.tasks.wire import decode_brief
+from holdfast.tasks.wire import decode_event
 from simulator import devices, runner
 from simulator.devices import OUTBOX, DevicesScenario, DeviceWorld
 from simulator.faults import Faulty
@@ -53,7 +53,7 @@ def check(world: BriefWorld, unfinished: str) -> list[str]:
     """What doesn't hold, of devices and of their briefs."""
     told: dict[str, set[str]] = defaultdict(set)
     for message in world.briefs.messages.values():
-        outcome = decode_brief(message.body)
+        outcome = decode_event(message.body)
         told[outcome.task_id].add(outcome.value["state"])
     entries = [entry for _, entry in world.store.tables.commands.values()]
     due = {f"{OUTBOX}-{entry.id}": {entry.state.value} for entry in entries if entry.state in CLOSED}

@@ -18,7 +18,7 @@ from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.rules.tasks.task import State
 from holdfast.tasks.api import PATH
-from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.names import event_queue, task_queue
 from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
@@ -175,7 +175,7 @@ class Fleet:
             assert not node.said("node crashed")
 
     async def _is_over(self) -> bool:
-        names = [*(task_queue(APP, name) for name in TYPES), brief_queue(APP)]
+        names = [*(task_queue(APP, name) for name in TYPES), event_queue(APP)]
         depths = await asyncio.gather(*(self.services.queue(name).depth() for name in names))
         return all(depth.ready == depth.in_flight == depth.delayed == 0 for depth in depths)
 

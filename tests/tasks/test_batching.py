@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.tasks.batching import Batcher
+from holdfast.tasks.completer import Batcher
 
 
 def batcher(rate: float) -> Batcher:

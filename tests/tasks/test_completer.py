@@ -15,7 +15,7 @@ from holdfast.rules.tasks.task import State, Task
 from holdfast.services.memory.queue import MemoryQueue, QueueEvent
 from holdfast.services.memory.tasks import Changed, MemoryTasks
 from holdfast.tasks.body import Body
-from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.names import event_queue, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.wire import (
@@ -23,7 +23,7 @@ from holdfast.tasks.wire import (
     FollowUp,
     SentTask,
     Unreadable,
-    decode_brief,
+    decode_event,
     decode_task,
     encode_task,
 )
@@ -137,7 +137,7 @@ def followers(world: TaskWorld) -> list[SentTask]:
 
 def is_brief(event: QueueEvent) -> bool:
     try:
-        decode_brief(event.body)
+        decode_event(event.body)
     except InvalidMessage:
         return False
     return True
@@ -242,7 +242,7 @@ def test_a_brief_that_is_too_large_says_what_it_must(monkeypatch: pytest.MonkeyP
 
     def make() -> TaskWorld:
         world = TaskWorld(scenario(FINE, msgspec.structs.replace(FAILING, name="other")))
-        world.queues[brief_queue(APP)].max_bytes = LIMIT_BYTES
+        world.queues[event_queue(APP)].max_bytes = LIMIT_BYTES
         return world
 
     world = lived(make, wrong=["t is succeed of epoch 1"])  # its brief has another detail
@@ -303,7 +303,7 @@ def test_what_a_queue_refuses_for_good_is_sent_once_somebody_has_mended_that(cal
     refused: list[list[int]] = []
 
     async def refuse(world: TaskWorld) -> None:
-        name = task_queue(APP, QUICK) if call == "bury" else brief_queue(APP)
+        name = task_queue(APP, QUICK) if call == "bury" else event_queue(APP)
         refused.append(refusing(world.queues[name], call, 2))
 
     world = lived(lambda: TaskWorld(scenario(FAILING)), refuse)
@@ -348,7 +348,7 @@ def test_an_envelope_that_fits_no_brief_stops_no_node(number: int) -> None:
     message = _field(1, raw) + _field(2, wire.Body.SerializeToString())
 
     async def odd(world: TaskWorld) -> None:
-        world.queues[brief_queue(APP)].max_bytes = LIMIT_BYTES
+        world.queues[event_queue(APP)].max_bytes = LIMIT_BYTES
         world.planned["odd"] = FINE if number == 900 else FAILING
         await world.queues[task_queue(APP, QUICK)].send([Outgoing(base64.b64encode(message))])
 
@@ -371,7 +371,7 @@ def _varint(number: int) -> bytes:
 
 def test_a_queue_of_briefs_that_is_away_is_waited_for() -> None:
     async def away(world: TaskWorld) -> None:
-        queue = world.queues[brief_queue(APP)]
+        queue = world.queues[event_queue(APP)]
         send, calls, is_away = queue.send, 0, True
 
         async def refused(messages: Sequence[Outgoing]) -> list[str]:
@@ -402,7 +402,7 @@ def test_what_follows_is_sent_once_the_outcome_is_stored_and_before_it_is_told(o
     steps = ("end", "sent task", "sent brief", "deleted task")
     assert [step for step in done[done.index("end") :] if step in steps][:4] == list(steps)
     (followed,) = followers(world)
-    outcome = decode_brief(followed.after)
+    outcome = decode_event(followed.after)
     assert (outcome.task_id, outcome.task_type, outcome.state) == ("t", QUICK, State.SUCCEEDED)
     assert outcome.value == {"by": 1}
     (node,) = world.nodes.values()
@@ -412,7 +412,7 @@ def test_what_follows_is_sent_once_the_outcome_is_stored_and_before_it_is_told(o
 def test_what_follows_upon_a_failure_is_told_why() -> None:
     world = lived(lambda: TaskWorld(scenario(FOLLOWED_IN_VAIN)))
     (followed,) = followers(world)
-    outcome = decode_brief(followed.after)
+    outcome = decode_event(followed.after)
     assert (outcome.state, outcome.value) == (State.FAILED, None)
     assert outcome.detail.startswith("ValueError: told to fail")
 
@@ -437,7 +437,7 @@ def test_what_follows_upon_a_task_that_is_cancelled_before_it_begins_is_sent() -
 
     world = lived(lambda: TaskWorld(scenario(FINE)), cancelled)
     (followed,) = followers(world)
-    assert decode_brief(followed.after).detail == "cancelled: not needed"
+    assert decode_event(followed.after).detail == "cancelled: not needed"
 
 
 def test_of_two_messages_of_a_task_the_one_that_began_it_says_what_follows() -> None:
@@ -474,8 +474,8 @@ def test_a_chain_of_three_tasks_runs_to_its_end() -> None:
 
     world = lived(lambda: TaskWorld(scenario(FINE)), chain)
     second, third = followers(world)
-    assert decode_brief(second.after).task_id == "first"
-    assert decode_brief(third.after).task_id == second.envelope.task_id
+    assert decode_event(second.after).task_id == "first"
+    assert decode_event(third.after).task_id == second.envelope.task_id
     assert world.store.standing["third"].state is State.SUCCEEDED
 
 
@@ -490,7 +490,7 @@ def test_a_value_that_a_follow_up_has_no_room_for_is_left_out(monkeypatch: pytes
     planned = msgspec.structs.replace(FOLLOWED, seconds=1.0)
     world = lived(lambda: TaskWorld(scenario(planned)), narrow)
     (followed,) = followers(world)
-    outcome = decode_brief(followed.after)
+    outcome = decode_event(followed.after)
     assert outcome.value is None
     assert "its value is left out" in outcome.detail
 
@@ -581,7 +581,7 @@ def test_what_follows_a_batch_is_sent_once_when_all_its_tasks_have_ended(one_dat
     planned = msgspec.structs.replace(in_batch(FINE, FAILING, FINE), one_database=one_database)
     world = lived(lambda: TaskWorld(planned))
     (followed,) = followers(world)
-    outcome = decode_brief(followed.after)
+    outcome = decode_event(followed.after)
     assert (outcome.task_id, outcome.state) == (BATCH, State.FAILED)
     assert outcome.value == {"tasks": 3, "failed": 1}
     assert world.store.standing[BATCH].members == "121"
@@ -632,7 +632,7 @@ def test_a_batch_that_is_cancelled_ends_with_the_last_of_its_tasks() -> None:
     assert seen == [State.FAILED] * size
     assert len(world.tried) < size, "some waited"
     (followed,) = followers(world)
-    outcome = decode_brief(followed.after)
+    outcome = decode_event(followed.after)
     assert (outcome.state, outcome.value) == (State.FAILED, {"tasks": size, "failed": size})
     assert outcome.detail == f"cancelled: not needed; {size} of {size} tasks did not succeed"
     assert letters(world) == []

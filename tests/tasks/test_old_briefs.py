@@ -4,14 +4,14 @@ from holdfast.ports.queue import Outgoing
 from holdfast.rules.tasks.task import State
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.system.clock import SystemClock
-from holdfast.tasks.old_briefs import drop_old
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.wire import Envelope, encode_brief
+from holdfast.tasks.producer import drop_old_events
+from holdfast.tasks.wire import Envelope, encode_event
 
 
 def brief(ended_at: float) -> bytes:
     outcome = Outcome(task_id=f"t{ended_at:g}", state=State.SUCCEEDED, ended_at=ended_at)
-    return encode_brief(Envelope(app="a", task_id=outcome.task_id, task_type="t"), outcome)
+    return encode_event(Envelope(app="a", task_id=outcome.task_id, task_type="t"), outcome)
 
 
 async def left_of(bodies: list[bytes], before: float, max_batch: int = 10) -> tuple[int, list[bytes]]:
@@ -19,7 +19,7 @@ async def left_of(bodies: list[bytes], before: float, max_batch: int = 10) -> tu
     queue = MemoryQueue(SystemClock(), max_batch=max_batch)
     for body in bodies:
         await queue.send([Outgoing(body)])
-    dropped = await drop_old(queue, before, "node")
+    dropped = await drop_old_events(queue, before, "node")
     left: list[bytes] = []
     while some := await queue.receive(max_batch, 0.0, 60.0, "reader"):
         left += [delivery.body for delivery in some]

@@ -18,11 +18,11 @@ from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import MemoryTasks
 from holdfast.tasks.body import body_of
 from holdfast.tasks.follow_ups import DueFollowUp
-from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.names import event_queue, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.wire import Envelope, SentTask, decode_brief, decode_task, encode_brief
+from holdfast.tasks.wire import Envelope, SentTask, decode_event, decode_task, encode_event
 from simulator.loop import SimClock
 from tests.tasks.plain import plain
 
@@ -80,12 +80,12 @@ class Rig:
     async def end(self, task_id: str, state: State = State.SUCCEEDED) -> None:
         epoch = await self.start(task_id)
         (task,) = await self.store.end([EndAttempt(task_id, epoch, state, b'"done"')])
-        await self.queue(brief_queue(APP)).send([Outgoing(brief_of(task))])
+        await self.queue(event_queue(APP)).send([Outgoing(event_of(task))])
 
 
-def brief_of(task: object) -> bytes:
+def event_of(task: object) -> bytes:
     outcome = outcome_of(APP, task)  # type: ignore[arg-type]
-    return encode_brief(Envelope(app=APP, task_id=outcome.task_id, task_type=TYPE), outcome)
+    return encode_event(Envelope(app=APP, task_id=outcome.task_id, task_type=TYPE), outcome)
 
 
 @pytest.fixture
@@ -177,11 +177,11 @@ async def test_an_acknowledged_brief_does_not_come_again(rig: Rig) -> None:
             break
     await briefs.aclose()
     assert sorted(again) == sorted(brief.outcome.task_id for brief in seen)
-    assert not rig.queue(brief_queue(APP)).messages
+    assert not rig.queue(event_queue(APP)).messages
 
 
 async def test_what_is_no_brief_is_set_aside_and_stops_nobody(rig: Rig) -> None:
-    queue = rig.queue(brief_queue(APP))
+    queue = rig.queue(event_queue(APP))
     await queue.send([Outgoing(b"junk")])
     (task_id,) = await rig.producer.send([ORDER])
     await rig.end(task_id)
@@ -192,7 +192,7 @@ async def test_what_is_no_brief_is_set_aside_and_stops_nobody(rig: Rig) -> None:
 async def test_a_brief_that_can_t_be_set_aside_now_ends_no_reader_and_comes_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = rig.queue(brief_queue(APP))
+    queue = rig.queue(event_queue(APP))
     await queue.send([Outgoing(b"junk")])
     (task_id,) = await rig.producer.send([ORDER])
     await rig.end(task_id)
@@ -218,7 +218,7 @@ async def test_a_brief_that_can_t_be_set_aside_now_ends_no_reader_and_comes_agai
 async def test_a_brief_whose_letter_is_too_large_is_set_aside_without_its_body(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = rig.queue(brief_queue(APP))
+    queue = rig.queue(event_queue(APP))
     await queue.send([Outgoing(b"junk")])
     bury = queue.bury
 
@@ -346,7 +346,7 @@ async def test_letters_that_were_kept_elsewhere_are_sent_again_though_it_failed_
 async def test_who_follows_briefs_rides_out_a_queue_that_is_away(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = rig.queue(brief_queue(APP))
+    queue = rig.queue(event_queue(APP))
     (task_id,) = await rig.producer.send([ORDER])
     await rig.end(task_id)
     receive, left = queue.receive, [10]
@@ -533,7 +533,7 @@ def test_a_result_that_can_t_be_read_is_told_as_text(result: bytes) -> None:
     outcome = outcome_of(APP, Task("t", TYPE, State.SUCCEEDED, result=result))
     assert outcome.value == result.decode(errors="replace")
     envelope = Envelope(app=APP, task_id="t", task_type=TYPE)
-    assert decode_brief(encode_brief(envelope, outcome)).value == outcome.value
+    assert decode_event(encode_event(envelope, outcome)).value == outcome.value
 
 
 async def test_briefs_that_nobody_looked_at_are_there_for_others_at_once(rig: Rig) -> None:
@@ -569,7 +569,7 @@ async def test_a_type_that_no_node_runs_is_warned_of_once(rig: Rig) -> None:
     run.append(TYPE)
     for _ in range(3):
         await producer.send([Order(task_type=TYPE), Order(task_type="pubish")])
-    assert (len(looks), rig.log.lines) == (3, ["no node runs tasks of this type; they wait until one does"])
+    assert (len(looks), rig.log.lines) == (3, ["unknown task type"])
     await producer.send([Order(task_type="other")])
     assert len(rig.log.lines) == 2
     assert len(rig.queue(task_queue(APP, "pubish")).messages) == 6, "they were sent all the same"
@@ -583,7 +583,7 @@ async def test_types_of_follow_ups_that_no_node_runs_are_told_of() -> None:
     rig = Rig(clock)
     rig.producer = Producer(APP, rig.queue, rig.store, clock, rig.log, declared=declared)
     await rig.producer.send([Order(task_type=TYPE, then=Order(task_type="misspelt"))])
-    assert rig.log.lines == ["no node runs tasks of this type; they wait until one does"]
+    assert rig.log.lines == ["unknown task type"]
 
 
 async def test_what_follows_can_be_waited_for_before_it_is_sent(rig: Rig) -> None:

@@ -32,8 +32,7 @@ from holdfast.slots.task_slots import ForkserverTaskSlot, TaskSlotSettings, task
 from holdfast.system.clock import SystemClock
 from holdfast.tasks import slots
 from holdfast.tasks.body import body_of
-from holdfast.tasks.running import Ended, Running
-from holdfast.tasks.slots import STUCK_S, TaskSlots
+from holdfast.tasks.slots import STUCK_S, Ended, Running, TaskSlots
 from tests.cluster.fakes import make_host
 
 HERE = str(Path(__file__).parent)
@@ -680,15 +679,15 @@ async def test_a_lower_limit_lets_run_what_runs(make: Make, tmp_path: Path) -> N
         os.mkfifo(path)
     running = [asyncio.ensure_future(yard.run("sleep", {"fifo": str(path)})) for path in fifos]
     await asyncio.gather(*map(told, fifos[:2]))
-    yard.pool.limit = 1
+    yard.pool.set_limits(1)
     assert (yard.pool.busy, yard.pool.room) == (2, 0)
     yard.pool.cancel("task-1", "enough", PATIENCE_S)
     await running[0]
     await until(lambda: yard.pool.slots == 1)
-    assert yard.pool.running["trace-3"].begun_at is None
-    yard.pool.limit = 2
+    assert yard.pool.running["task-3"].begun_at is None
+    yard.pool.set_limits(2)
     await told(fifos[2])
-    for task_id in ("task-2", "trace-3"):
+    for task_id in ("task-2", "task-3"):
         yard.pool.cancel(task_id, "enough", PATIENCE_S)
     await asyncio.gather(*running)
 

@@ -16,9 +16,9 @@ from holdfast.common.traceparent import TraceContext
 from holdfast.ports.tracing import TracedCall
 from holdfast.rules.tasks.attempt import How
 from holdfast.system.clock import SystemClock
-from holdfast.tasks.names import brief_queue
-from holdfast.tasks.running import Ended
-from holdfast.tasks.traces import end_attempt
+from holdfast.tasks.attempts import end_span
+from holdfast.tasks.names import event_queue
+from holdfast.tasks.slots import Ended
 from holdfast.testing import node_for_tests
 from tests.cluster.fakes import KeptSpans
 from tests.collector import Collector, collecting
@@ -36,7 +36,7 @@ def test_the_span_of_an_attempt_ends_when_its_handler_did() -> None:
     tracer = Tracer(kept, 1.0, SystemClock())
     for how in (How.RETURNED, How.RAISED):
         span = tracer.begin(TraceContext("4bf92f3577b34da6a3ce929d0e0e4736"), "process x", "consumer", {})
-        end_attempt(tracer, span, Ended(how, traced=TracedCall(times={0: (1_000, 2_000)})))
+        end_span(tracer, span, Ended(how, traced=TracedCall(times={0: (1_000, 2_000)})))
     assert [(span.start_ns, span.end_ns) for span in kept.spans] == [(1_000, 2_000)] * 2
 
 
@@ -92,5 +92,5 @@ def test_a_task_sent_over_http_stands_in_the_trace_of_its_request_and_so_does_it
         place = node.outcome("one").value
         span = collector.until("process first", trace_id=trace)["process first"]
         assert (span.parent_id, place) == ("00f067aa0ba902b7", f"00-{trace}-{span.span_id}-01")
-        (brief,) = on(node, lambda services: services.queue(brief_queue("site")).receive(1, 20.0, 60.0, "me"))
+        (brief,) = on(node, lambda services: services.queue(event_queue("site")).receive(1, 20.0, 60.0, "me"))
         assert brief.attributes["traceparent"] == place

@@ -24,15 +24,16 @@ from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.proto import TaskBrief, TaskMessage
 from holdfast.tasks.values import INLINE_BYTES_MAX, TaskValues
 from holdfast.tasks.wire import (
     Envelope,
     SentTask,
+    TaskBrief,
+    TaskMessage,
     Unreadable,
-    decode_brief,
+    decode_event,
     decode_task,
-    encode_brief,
+    encode_event,
     encode_task,
 )
 from holdfast.testing import NodeForTests, node_for_tests
@@ -72,7 +73,7 @@ async def test_a_value_that_is_damaged_or_gone_is_never_given(there: bytes) -> N
 async def test_a_result_that_is_no_json_is_never_given() -> None:
     of_a_task = values(MemoryObjects())
     outcome = Outcome(task_id="t", state=State.SUCCEEDED, stored=await of_a_task.put(b"no JSON"))
-    after = encode_brief(ENVELOPE, outcome)
+    after = encode_event(ENVELOPE, outcome)
     with pytest.raises(ValueLost, match="can't be read: it isn't JSON"):
         await of_a_task.whole(SentTask(ENVELOPE, Body(b"{}"), after=after))
 
@@ -114,8 +115,8 @@ def test_programs_that_know_no_stored_bodies_refuse_the_task() -> None:
 
 def test_a_stored_result_comes_back_from_its_brief_and_is_none_to_others() -> None:
     stored = StoredValue("s3://bucket/a", 70_000, "f" * 64)
-    brief = encode_brief(ENVELOPE, Outcome(task_id="t", state=State.SUCCEEDED, stored=stored))
-    assert decode_brief(brief).stored == stored
+    brief = encode_event(ENVELOPE, Outcome(task_id="t", state=State.SUCCEEDED, stored=stored))
+    assert decode_event(brief).stored == stored
     wire = TaskBrief.FromString(base64.b64decode(brief))
     assert wire.Value == ""
 

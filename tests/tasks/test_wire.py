@@ -18,18 +18,21 @@ from holdfast.rules.tasks.task import State
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.order import FOLLOW_UPS_MAX
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.proto import Batch, TaskBrief, TaskEnvelop, TaskMessage
-from holdfast.tasks.proto import FollowUp as WireFollowUp
 from holdfast.tasks.wire import (
     BatchPlace,
     Envelope,
     FollowUp,
     SentTask,
+    TaskBrief,
+    TaskEnvelop,
+    TaskMessage,
     Unreadable,
-    decode_brief,
+    WireBatch,
+    WireFollowUp,
+    decode_event,
     decode_follow_ups,
     decode_task,
-    encode_brief,
+    encode_event,
     encode_follow_ups,
     encode_task,
     with_attributes,
@@ -106,15 +109,15 @@ def test_we_read_tasks_of_plain_programs(encoded: bool) -> None:
 
 
 def test_plain_programs_read_our_briefs_and_keep_what_they_do_not_know() -> None:
-    brief = plain().TaskBrief.FromString(base64.b64decode(encode_brief(SENT, OUTCOME)))
+    brief = plain().TaskBrief.FromString(base64.b64decode(encode_event(SENT, OUTCOME)))
     assert (brief.Envelop.TraceID, brief.Result) == ("t-1", plain().FAILED)
-    assert decode_brief(base64.b64encode(brief.SerializeToString())) == OUTCOME
+    assert decode_event(base64.b64encode(brief.SerializeToString())) == OUTCOME
 
 
 def test_we_read_briefs_of_plain_programs() -> None:
     brief = plain().TaskBrief(Result=plain().SUCCEED)
     brief.Envelop.App, brief.Envelop.TraceID = "reports", "t-1"
-    outcome = decode_brief(base64.b64encode(brief.SerializeToString()))
+    outcome = decode_event(base64.b64encode(brief.SerializeToString()))
     assert (outcome.task_id, outcome.state, outcome.ok) == ("t-1", State.SUCCEEDED, True)
 
 
@@ -125,7 +128,7 @@ def test_unknown_fields_of_an_envelope_come_back_in_the_brief() -> None:
     )
     data = b"\x0a" + bytes([len(envelope)]) + envelope
     message = decode_task(base64.b64encode(data), DEFAULT)
-    brief = plain().TaskBrief.FromString(base64.b64decode(encode_brief(message.envelope, OUTCOME)))
+    brief = plain().TaskBrief.FromString(base64.b64decode(encode_event(message.envelope, OUTCOME)))
     assert newer in brief.Envelop.SerializeToString()
 
 
@@ -197,7 +200,7 @@ def test_a_task_that_follows_upon_no_outcome_is_refused_with_its_envelope(
 @pytest.mark.parametrize("data", [b"%", base64.b64encode(b"\xff"), base64.b64encode(b""), b""])
 def test_what_is_no_brief_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidMessage):
-        decode_brief(data)
+        decode_event(data)
 
 
 NESTED = b"[" * 100_000 + b"]" * 100_000
@@ -240,7 +243,7 @@ def test_any_moment_that_a_program_sends_goes_back_to_it() -> None:
     raw = wire.Envelop.SerializeToString() + odd
     message = bytes([0x0A, len(raw)]) + raw
     envelope = decode_task(base64.b64encode(message), DEFAULT).envelope
-    assert odd in base64.b64decode(encode_brief(envelope, OUTCOME))
+    assert odd in base64.b64decode(encode_event(envelope, OUTCOME))
 
 
 @pytest.mark.parametrize("task_id", ["", "a\x07b", "x" * 600])
@@ -265,8 +268,8 @@ def test_base64_is_read_however_a_producer_writes_it(write: Callable[[bytes], by
     data = base64.b64decode(encode_task(SentTask(SENT, body_of("käse? ÿÿÿ~~~" * 9))))
     assert decode_task(write(data), DEFAULT).body.data.decode() == "käse? ÿÿÿ~~~" * 9
     if write is not bytes:
-        brief = base64.b64decode(encode_brief(SENT, OUTCOME))
-        assert decode_brief(write(brief)) == OUTCOME
+        brief = base64.b64decode(encode_event(SENT, OUTCOME))
+        assert decode_event(write(brief)) == OUTCOME
 
 
 @pytest.mark.parametrize(
@@ -279,7 +282,7 @@ def test_an_option_out_of_its_range_is_refused_by_its_name(field: str, value: fl
     with pytest.raises(Unreadable, match=field) as refusal:
         decode_task(base64.b64encode(message.SerializeToString()), DEFAULT)
     assert refusal.value.envelope is not None, "its producer is told"
-    assert encode_brief(refusal.value.envelope, OUTCOME)
+    assert encode_event(refusal.value.envelope, OUTCOME)
     if value == value:
         json = b'{"Envelop": {"App": "reports", "TraceID": "t-1", "%s": %s}}' % (
             field.encode(),
@@ -321,9 +324,9 @@ def test_follow_ups_come_back_as_they_were_sent() -> None:
 
 
 def test_a_follow_up_is_told_the_outcome_before_it() -> None:
-    after = encode_brief(SENT, OUTCOME)
+    after = encode_event(SENT, OUTCOME)
     message = decode_task(encode_task(SentTask(SENT, body_of(1), after=after)), DEFAULT)
-    assert decode_brief(message.after) == OUTCOME
+    assert decode_event(message.after) == OUTCOME
 
 
 def test_a_follow_up_in_json_is_decoded() -> None:
@@ -383,7 +386,7 @@ def test_a_follow_up_in_protobuf_that_no_record_could_hold_is_refused_with_its_t
     envelope = TaskEnvelop(App="reports", TraceID="t-1", TaskType="publish")
     for message in (
         TaskMessage(Envelop=envelope, FollowUps=[wrong]),
-        TaskMessage(Envelop=envelope, Batch=Batch(ID="b", Size=1, FollowUps=[wrong])),
+        TaskMessage(Envelop=envelope, Batch=WireBatch(ID="b", Size=1, FollowUps=[wrong])),
     ):
         with pytest.raises(Unreadable, match="field 'FollowUps': field 'Body' can't be read") as refusal:
             decode_task(base64.b64encode(message.SerializeToString()), DEFAULT)

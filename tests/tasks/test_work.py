@@ -25,8 +25,7 @@ from holdfast.system.values import Values
 from holdfast.tasks.body import Body
 from holdfast.tasks.held_tasks import HeldTask
 from holdfast.tasks.names import task_queue
-from holdfast.tasks.proto import TaskMessage
-from holdfast.tasks.wire import BatchPlace, Envelope, FollowUp, SentTask, encode_task
+from holdfast.tasks.wire import BatchPlace, Envelope, FollowUp, SentTask, TaskMessage, encode_task
 from simulator.faults import Weather
 from simulator.loop import SimClock, run
 from simulator.scenario import TROUBLE_S, Fault
@@ -348,7 +347,7 @@ def test_a_beat_that_the_end_of_its_own_attempt_overtakes_asks_nothing_to_end(
 
     run(live())
     assert [answer for answer in overtaken if isinstance(answer, Fenced)]
-    assert "attempt asked to end" not in said
+    assert "attempt stopped" not in said
 
 
 def test_a_node_whose_clock_is_ahead_drops_nothing_that_is_fresh() -> None:

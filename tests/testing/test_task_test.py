@@ -107,7 +107,7 @@ def test_hooks_run_once_the_newest_first() -> None:
     with pytest.raises(Cancelled):
         test.run({})
     assert events == ["last", "first"]
-    assert [(level, event) for level, event, _ in test.lines] == [("error", "a terminate hook failed")]
+    assert [(level, event) for level, event, _ in test.lines] == [("error", "terminate hook failed")]
 
 
 def test_an_attempt_can_exceed_its_timeout() -> None:

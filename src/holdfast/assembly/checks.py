@@ -10,7 +10,7 @@ from holdfast.errors import ConfigError, NoDatabase
 from holdfast.registration.targets import check_target
 from holdfast.registration.urls import has_password, shown
 from holdfast.streams.spec import QUEUE_NUMBER
-from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.names import event_queue, task_queue
 from holdfast.wiring.services import Services
 
 
@@ -107,11 +107,11 @@ async def look_for_queues(services: Services, app: App) -> list[str]:
 
 def queues_of(app: App) -> dict[str, float]:
     """Return the names of an app's queues, each with its default visibility in seconds."""
-    from holdfast.tasks.producer import BRIEF_VISIBILITY_S  # noqa: PLC0415
+    from holdfast.tasks.producer import EVENT_VISIBILITY_S  # noqa: PLC0415
 
     streams = {name: spec.timeout_s + spec.gap_timeout_s for name, spec in app.streams.items()}
     tasks = {task_queue(app.name, name): spec.visibility_s for name, spec in app.tasks.items()}
-    briefs = {brief_queue(app.name): BRIEF_VISIBILITY_S} if app.tasks else {}
+    briefs = {event_queue(app.name): EVENT_VISIBILITY_S} if app.tasks else {}
     found = streams | tasks | briefs
     for product in products():
         found |= product.queues(app)

@@ -18,7 +18,7 @@ from holdfast.cluster.limits import Limits
 from holdfast.errors import ConfigError
 from holdfast.system.log import get_logger
 from holdfast.system.machine import Machine
-from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.names import event_queue, task_queue
 from holdfast.wiring.services import Services, revealed
 
 if TYPE_CHECKING:
@@ -226,13 +226,14 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     from holdfast.tasks.opening import dead_letter_backups, make_producer, make_values  # noqa: PLC0415
     from holdfast.tasks.periodic import PeriodicSender, Scheduler  # noqa: PLC0415
     from holdfast.tasks.schedule import SCHEDULE, ScheduleFollower  # noqa: PLC0415
-    from holdfast.tasks.storage import TaskQueues, TaskStorage  # noqa: PLC0415
+    from holdfast.tasks.storage import TaskStorage  # noqa: PLC0415
     from holdfast.tasks.work import TaskWork  # noqa: PLC0415
 
     queues = {name: services.queue(task_queue(app.name, name)) for name in app.tasks}
     storage = TaskStorage(
         app.name,
-        TaskQueues(queues, services.queue(brief_queue(app.name))),
+        queues,
+        services.queue(event_queue(app.name)),
         services.task_store(app.name),
         services.registry(),
         make_values(services, app.name),

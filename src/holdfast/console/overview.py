@@ -35,7 +35,7 @@ from holdfast.operate.survey import (
 from holdfast.ports.coordinator import Member
 from holdfast.ports.state import Risk
 from holdfast.rules.tasks.task import State
-from holdfast.tasks.names import brief_queue
+from holdfast.tasks.names import event_queue
 from holdfast.wiring.services import Services
 
 NODES_S = (1.0, 30.0)
@@ -169,7 +169,7 @@ class Overview:
     @property
     def briefs(self) -> int:
         """The number of briefs that no program has read. They don't wait for nodes."""
-        named = {brief_queue(app.app) for app in self.tasks}
+        named = {event_queue(app.app) for app in self.tasks}
         return sum(queue.ready + queue.delayed for name, queue in self.queues.items() if name in named)
 
     @property

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from holdfast.operate.tasks import check_app, services_of
     from holdfast.services.memory.registry import MemoryRegistry
     from holdfast.tasks.names import task_queue
-    from holdfast.tasks.producer import BRIEF_VISIBILITY_S
+    from holdfast.tasks.producer import EVENT_VISIBILITY_S as BRIEF_VISIBILITY_S
     from holdfast.tasks.spec import TaskSettings
-    from holdfast.tasks.wire import Envelope, encode_brief
+    from holdfast.tasks.wire import Envelope
+    from holdfast.tasks.wire import encode_event as encode_brief
     from holdfast.wiring.services import Services
 else:  # A program that only reads what an app declares runs no node.
     __getattr__ = exports(
@@ -49,9 +50,9 @@ else:  # A program that only reads what an app declares runs no node.
             "holdfast.operate.tasks": "check_app services_of",
             "holdfast.services.memory.registry": "MemoryRegistry",
             "holdfast.tasks.names": "task_queue",
-            "holdfast.tasks.producer": "BRIEF_VISIBILITY_S",
+            "holdfast.tasks.producer": "EVENT_VISIBILITY_S=BRIEF_VISIBILITY_S",
             "holdfast.tasks.spec": "TaskSettings",
-            "holdfast.tasks.wire": "Envelope encode_brief",
+            "holdfast.tasks.wire": "Envelope encode_event=encode_brief",
             "holdfast.wiring.services": "Services",
         },
     )

@@ -145,7 +145,7 @@ class TaskApi:
                     )
                 return await handle(request)
             except (Unavailable, OutcomeUnknown) as error:
-                log.warning("a request about tasks failed", error=str(error))  # for operators only
+                log.warning("task request failed", error=str(error))  # for operators only
                 known = OutcomeUnknown if isinstance(error, OutcomeUnknown) else Unavailable
                 return problem.response(known("the queue or the task store does not answer"))
             except HoldfastError as error:

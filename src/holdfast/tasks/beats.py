@@ -1,5 +1,4 @@
-"""Beats for the attempts that run on a node: writes their progress to the store, and asks those to end that
-must not go on."""
+"""Reports the attempts of a node to the store, and asks attempts to end that must not go on."""
 
 from __future__ import annotations
 
@@ -16,25 +15,24 @@ from holdfast.rules.tasks.task import AttemptBeat
 from holdfast.tasks.calls import STORE
 from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.held_tasks import HeldTask, HeldTasks
-from holdfast.tasks.returns import TaskReturns
 from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec
 
 NEWS_S = 1.0
-"""How often the progress of a task is written to the store."""
+"""The shortest seconds between two beats of an attempt that makes progress."""
 
 BEATS_A_LEASE = 3
+"""The least number of beats in a lease."""
 
-HEAR_S = 5.0
-"""The longest pause between two calls for a task that runs. The answer says whether it is cancelled."""
+REST_S = 5.0
+"""The longest seconds between two beats. The answer says whether the task is cancelled."""
 
 GRANT_ENDS_S = 2.0
-"""How long before others may use its grant an attempt is asked to end. It needs this time to notice and to
-end."""
+"""Seconds before the end of the node's grant at which its attempts are asked to end. They need the time."""
 
 
 class TaskBeats:
-    """Beats for the attempts of ``held`` that run in ``slots``."""
+    """Sends the beats of the attempts of ``held`` that run in ``slots``."""
 
     def __init__(
         self,
@@ -44,14 +42,12 @@ class TaskBeats:
         held: HeldTasks,
         slots: TaskSlots,
         limiter: ConcurrencyLimiter,
-        returns: TaskReturns,
     ) -> None:
         self._host = host
         self._store = store
         self._held = held
         self._slots = slots
         self._limiter = limiter
-        self._returns = returns
         shortest_s = min(spec.visibility_s for spec in specs.values())
         self._pause_s = min(NEWS_S, shortest_s / CHECKS_PER_VISIBILITY)
 
@@ -60,25 +56,25 @@ class TaskBeats:
         while True:
             await self._host.clock.sleep(self._pause_s)
             if self._held.waiting and not self._host.membership.alive:
-                self._host.tasks.spawn(self._returns.give_back_waiting())
+                self._host.tasks.spawn(self._held.give_back_waiting())
             await self._beat_once()
 
     def membership_lost(self) -> None:
-        """Once this node has joined again, have the store know all attempts by the new membership. The old
-        one is gone, and others needn't wait for its attempts to lapse."""
-        self._host.tasks.spawn(self._tell_of_new_membership())
+        """Send beats once this node has joined again, so that the store knows all attempts by the new
+        membership. Attempts of the old one are taken over without waiting until they lapse."""
+        self._host.tasks.spawn(self._beat_as_new_member())
 
     def stop(self, item: HeldTask, why: Stop, cancel: str = "") -> None:
         """Ask an attempt to end. ``cancel`` is why its task is cancelled, if it is."""
         if item.stopping and why is not Stop.LAPSED:
             return
         reason = cancel or why.value
-        self._host.log.warning("attempt asked to end", task_id=item.task_id, type=item.type, reason=reason)
-        item.stop(why, cancel)
+        self._host.log.warning("attempt stopped", task_id=item.task_id, type=item.type, reason=reason)
+        item.stopping, item.cancel = why, cancel
         self._slots.cancel(item.task_id, reason)
 
     def cancel(self, task_id: str, why: str) -> bool:
-        """End a task that runs here now; return False if it doesn't run here."""
+        """Cancel a task that runs here now; return False if it doesn't run here."""
         item = self._held.by_id.get(task_id)
         if item is None or item.held.life is not Life.RUNNING:
             return False
@@ -98,7 +94,7 @@ class TaskBeats:
         member = self._host.membership.id
         await self._beat([item for item in running if _is_due(item, member, now)], now)
 
-    async def _tell_of_new_membership(self) -> None:
+    async def _beat_as_new_member(self) -> None:
         await self._host.membership.joined.wait()
         await self._beat(self._held.running(), self._host.clock.monotonic())
 
@@ -129,7 +125,7 @@ class TaskBeats:
             if isinstance(answer, Fenced):
                 self.stop(item, Stop.LAPSED)
                 continue
-            item.note_attempt(answer, now)
+            item.attempt, item.beat_at = answer, now
             item.news = False
             self._slots.renew(item.task_id, item.visibility_s)
             if answer.cancel:
@@ -139,4 +135,4 @@ class TaskBeats:
 def _is_due(item: HeldTask, member: str, now: float) -> bool:
     since_s = now - item.beat_at
     has_news = item.news or (item.attempt is not None and item.attempt.member != member)
-    return since_s >= min(NEWS_S if has_news else HEAR_S, item.visibility_s / BEATS_A_LEASE)
+    return since_s >= min(NEWS_S if has_news else REST_S, item.visibility_s / BEATS_A_LEASE)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from holdfast.cluster.host import Host
 from holdfast.errors import HoldfastError, Retry, TooLarge
@@ -15,17 +15,17 @@ STORE = "the task store"
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return True if a service has refused a call for good: people have to mend that."""
+    """Return True if a service refuses the call until an operator solves the cause."""
     return isinstance(error, HoldfastError) and error.retry in (Retry.NEVER, Retry.STOP)
 
 
-async def retry_service(
+def retry_service(
     host: Host,
     service: str,
     call: Callable[[], Awaitable[T]],
     *,
     raises: Callable[[Exception], bool] = lambda _: False,
-) -> T:
+) -> Coroutine[Any, Any, T]:
     """Repeat a call until it is answered, which must be harmless. Raises an error for which ``raises``
     returns True."""
 
@@ -34,15 +34,15 @@ async def retry_service(
             raise error
         host.log.warning("service does not answer", service=service, error=str(error))
 
-    return await retrying.retry_call(call, host.clock, host.limits.retry, failed)
+    return retrying.retry_call(call, host.clock, host.limits.retry, failed)
 
 
 async def retry_unless_refused(host: Host, service: str, call: Callable[[], Awaitable[T]]) -> T | None:
-    """Repeat a call until it is answered; return None if it is refused for good. Raises TooLarge."""
+    """Repeat a call until it is answered. Return None if it is refused. Raises TooLarge."""
     try:
         return await retry_service(host, service, call, raises=is_refusal)
     except TooLarge:
         raise
     except HoldfastError as error:
-        host.log.error("service has refused a call", service=service, error=str(error))
+        host.log.error("service call refused", service=service, error=str(error))
         return None

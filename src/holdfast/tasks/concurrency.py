@@ -150,7 +150,7 @@ class ConcurrencyLimiter:
                 )
         except HoldfastError as error:
             self._log.warning(
-                "could not give back this node's share of the global limit; it ends with its lease",
+                "cannot give grant back",
                 error=str(error),
             )
 
@@ -167,7 +167,7 @@ class ConcurrencyLimiter:
                 pause_s = self._pause_s()
             except HoldfastError as error:
                 failures += 1
-                self._log.warning("could not renew this node's share of the global limit", error=str(error))
+                self._log.warning("cannot renew grant", error=str(error))
                 pause_s = self._backoff.delay_s(failures, self._clock.random())
             self._tell()
             await self._clock.sleep(pause_s)
@@ -189,7 +189,7 @@ class ConcurrencyLimiter:
                     self._woken.set()
             except HoldfastError as error:
                 failures += 1
-                self._log.warning("could not read limits", error=str(error))
+                self._log.warning("cannot read limits", error=str(error))
                 pause_s = self._backoff.delay_s(failures, self._clock.random())
             self._tell()
             await self._clock.sleep(pause_s)

@@ -138,7 +138,7 @@ class TaskDeadLetters:
                 done.append(await do(task_type))
             except HoldfastError as error:
                 self._log.warning(
-                    "could not reach a type's dead letters",
+                    "cannot reach dead letters",
                     app=self._app,
                     type=task_type,
                     error=str(error),
@@ -159,5 +159,5 @@ class TaskDeadLetters:
         try:
             known |= (await self._directory.read()).types.keys()
         except InvalidMessage as error:
-            self._log.warning("which types nodes run can't be read", app=self._app, error=str(error))
+            self._log.warning("cannot read task types", app=self._app, error=str(error))
         return sorted(known)

@@ -41,7 +41,7 @@ class DelayedTasks:
         try:
             due = await self._store.due(AHEAD_S, TASKS_A_CALL, LEASE_S)
         except HoldfastError as error:
-            host.log.debug("could not ask which tasks are due", error=str(error))
+            host.log.debug("cannot read due tasks", error=str(error))
             return 0
         by_type = defaultdict[str, list[Task]](list)
         for task in due:
@@ -60,22 +60,22 @@ class DelayedTasks:
                 return
             await self._refused(tasks[0], error)
         except HoldfastError as error:
-            self._host.log.warning("could not send delayed tasks", type=tasks[0].type, error=str(error))
+            self._host.log.warning("cannot send delayed tasks", type=tasks[0].type, error=str(error))
 
     async def _refused(self, task: Task, error: TooLarge) -> None:
         """End a task that its queue never takes: when it was sent, the queue still took as much."""
-        self._host.log.error("a delayed task can't be sent", task_id=task.task_id, error=str(error))
+        self._host.log.error("cannot send delayed task", task_id=task.task_id, error=str(error))
         try:
             ended = await self._store.cancel(task.task_id, f"its queue refuses it: {error}")
             if ended is not None and ended.message:
                 await self._tell(ended)
         except HoldfastError as failure:
-            self._host.log.warning("could not end a delayed task", task_id=task.task_id, error=str(failure))
+            self._host.log.warning("cannot end delayed task", task_id=task.task_id, error=str(failure))
 
     async def _tell(self, task: Task) -> None:
         """Have the producer of a task told that it has ended, and all else done that follows upon that."""
         try:
             await self._producer.send_ended(task)
         except (TooLarge, InvalidMessage) as error:
-            self._host.log.error("nobody is told of a delayed task", task_id=task.task_id, error=str(error))
+            self._host.log.error("cannot notify producer", task_id=task.task_id, error=str(error))
             await self._store.messages_sent([task.task_id])

@@ -196,7 +196,7 @@ class Announcer:
             except HoldfastError as error:
                 failures += 1
                 pause_s = self._backoff.delay_s(failures, self._clock.random())
-                self._log.warning("could not announce this node", error=str(error))
+                self._log.warning("cannot announce node", error=str(error))
             await self._clock.wait(self._left, pause_s)
 
     async def leave(self) -> None:
@@ -206,7 +206,7 @@ class Announcer:
             member = self._member
             await self._directory.change(lambda listing: withdrawn(listing, member))
         except HoldfastError as error:
-            self._log.warning("could not withdraw this node; others will", error=str(error))
+            self._log.warning("cannot withdraw node", error=str(error))
 
     async def _announce(self, entry: NodeEntry) -> None:
         member = self._member
@@ -225,6 +225,4 @@ class Announcer:
             other = listing.settings[name]
             if value != other and self._warned.get(name) != other:
                 self._warned[name] = other
-                self._log.warning(
-                    "other nodes of the app have another setting", setting=name, here=value, there=other
-                )
+                self._log.warning("settings differ between nodes", setting=name, here=value, there=other)

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.rules.tasks.task import Task
 from holdfast.tasks.names import follow_up_id
 from holdfast.tasks.outcome import RESULT_BYTES_MAX, Outcome
-from holdfast.tasks.wire import Envelope, SentTask, decode_follow_ups, encode_brief
+from holdfast.tasks.wire import Envelope, SentTask, decode_follow_ups, encode_event
 
 DETAIL_CHARS = 1000
 """How many characters of the reason a follow-up is told, and remain in a brief that was too large."""
@@ -53,7 +53,7 @@ def due(task: Task, outcome: Outcome, message: SentTask, traceparent: str = "") 
     handed, after = [], b""
     for place, each in enumerate(known):
         if each.on_failure is not outcome.ok:
-            after = after or brief_of(outcome)
+            after = after or event_of(outcome)
             envelope = each.task.envelope
             if not envelope.task_id:
                 task_id = follow_up_id(envelope.task_type, task.task_id, task.epoch, place)
@@ -71,11 +71,11 @@ def due(task: Task, outcome: Outcome, message: SentTask, traceparent: str = "") 
 def without_value(follow_up: DueFollowUp, outcome: Outcome, why: Exception) -> DueFollowUp:
     """Return a follow-up that is told no value, because its queue can't take that."""
     detail = f"its value is left out: {why}"
-    after = brief_of(msgspec.structs.replace(outcome, value=None, stored=None, detail=detail))
+    after = event_of(msgspec.structs.replace(outcome, value=None, stored=None, detail=detail))
     return msgspec.structs.replace(follow_up, task=msgspec.structs.replace(follow_up.task, after=after))
 
 
-def brief_of(outcome: Outcome) -> bytes:
+def event_of(outcome: Outcome) -> bytes:
     """Return the brief of an outcome as a follow-up is told it."""
     envelope = Envelope(app=outcome.app, task_id=outcome.task_id, task_type=outcome.task_type)
-    return encode_brief(envelope, msgspec.structs.replace(outcome, detail=outcome.detail[:DETAIL_CHARS]))
+    return encode_event(envelope, msgspec.structs.replace(outcome, detail=outcome.detail[:DETAIL_CHARS]))

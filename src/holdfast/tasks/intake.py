@@ -1,4 +1,4 @@
-"""Receives tasks: from the queue of each type, as many as will soon begin, until they wait for their turn."""
+"""Receives tasks from the queue of each type, as many as will begin soon."""
 
 from __future__ import annotations
 
@@ -21,28 +21,27 @@ from holdfast.rules.tasks.attempt import Stop
 from holdfast.tasks.body import Body
 from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.held_tasks import HeldTask, HeldTasks
-from holdfast.tasks.returns import TaskReturns
 from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_task
 
 AHEAD_S = 1.0
-"""For how many seconds of work, at its recent rate, a node receives tasks ahead."""
+"""Seconds of work, at its recent rate, that a node receives ahead."""
 
 MAKE_WAY_S = 1.0
-"""How often a node looks whether tasks that can't begin for now fill its hands."""
+"""Seconds between two checks whether tasks that can't begin fill the node."""
 
 NEARLY_FULL = 0.9
-"""The part of ``max_held`` from which on tasks of groups that are held back make way for others."""
+"""The part of ``max_held`` above which tasks of limited groups make way for others."""
 
 AWAY_S = 60.0
-"""For about how long those are given back. Queues deliver the oldest first, and these would come at once."""
+"""Mean seconds for which these are given back. Queues deliver the oldest first, so they would come back at
+once."""
 
 
 class TaskIntake:
-    """Receives the tasks of an app from ``queues``, by type, and holds them in ``held``.
-
-    ``rate_of`` returns how many tasks of a type may begin per second on all nodes; 0: any number.
+    """Receives the tasks of an app, and holds them in ``held``. ``rate_of`` returns how many tasks of a type
+    may begin per second on all nodes; 0: any number.
 
     Attributes:
         deliveries: extend and settle the deliveries of each queue.
@@ -54,22 +53,18 @@ class TaskIntake:
         host: Host,
         app: str,
         specs: Mapping[str, TaskSpec],
-        queues: Mapping[str, Queue],
         held: HeldTasks,
         slots: TaskSlots,
         limiter: ConcurrencyLimiter,
-        returns: TaskReturns,
         rate_of: Callable[[str], float],
     ) -> None:
         self._host = host
         self._app = app
         self._specs = specs
-        self._queues = queues
+        self._queues = held.queues
         self._held = held
         self._slots = slots
-        self._slots_max = host.limits.task_slots
         self._limiter = limiter
-        self._returns = returns
         self._rate_of = rate_of
         self.deliveries = {
             name: DeliveryTracker(
@@ -77,11 +72,11 @@ class TaskIntake:
                 queue,
                 host,
                 holding=self._holding,
-                report=_nobody_waits,
+                report=_no_report,
                 may_reissue=_may_reissue,
                 visibility_s=specs[name].visibility_s,
             )
-            for name, queue in queues.items()
+            for name, queue in self._queues.items()
         }
         self.stopping = False
         self._pumps: list[Pump] = []
@@ -118,12 +113,12 @@ class TaskIntake:
             await asyncio.wait(self._pumping)
 
     def run_here(self, queue: str, message: Outgoing) -> None:
-        """Begin a task as soon as there is a slot, before all others that wait here. Its ``message`` is
-        already in the queue, in case this node can't."""
+        """Begin a task as soon as a slot is free, before all tasks that wait here. Its ``message`` is in the
+        queue too, in case this node can't."""
         if not self.stopping:
             item = self._read(queue, Delivery("", message.key, message.body, message.attributes))
             item.here = True
-            self._returns.hold(item)
+            self._held.hold(item)
 
     async def measure(self) -> None:
         """Measure at what rate attempts begin."""
@@ -133,17 +128,17 @@ class TaskIntake:
             self._begin_rate += (begun * 4 / AHEAD_S - self._begin_rate) / 2
 
     async def make_way(self) -> None:
-        """While the hand is nearly full and slots are free, give back tasks of groups that are held back,
-        some at a time. Nothing else could be received, of any type."""
+        """While the node is nearly full and slots are free, give back some tasks of limited groups. Nothing
+        else could be received, of any type."""
         held = self._held
         while True:
             await self._host.clock.sleep(MAKE_WAY_S)
             max_held = self._host.limits.max_held
             in_slots = len(self._slots.running) + held.fetching + held.storing
-            could_begin = in_slots + held.waiting.ready < self._slots_max
+            could_begin = in_slots + held.waiting.ready < self._host.limits.task_slots
             if len(held.by_id) >= NEARLY_FULL * max_held and could_begin and not self.stopping:
-                shed = held.waiting.shed(math.ceil((1.0 - NEARLY_FULL) * max_held))
-                self._returns.give_back_some(shed, AWAY_S)
+                removed = held.waiting.shed(math.ceil((1.0 - NEARLY_FULL) * max_held))
+                held.give_back_some(removed, AWAY_S)
 
     # --- how many
 
@@ -151,27 +146,25 @@ class TaskIntake:
         return self._host.membership.alive
 
     def _room(self) -> int:
-        """Return how many more tasks to receive: those that can begin at once, and those that will within
-        ``AHEAD_S``. Tasks that a limit of their group holds back don't count, or they would block the tasks
-        behind them."""
+        """Return how many more tasks to receive: as many as can begin now or within ``AHEAD_S``. Held tasks
+        of limited groups don't count, or they would block the tasks behind them."""
         held = self._held
         ahead = self._slots.room - held.storing + round(self._begin_rate * AHEAD_S) - held.waiting.ready
         # A grant depends on the work that waits, so receive tasks for twice the present grant.
-        to_ask_for = min(self._slots_max, max(1, 2 * self._limiter.granted))
+        to_ask_for = min(self._host.limits.task_slots, max(1, 2 * self._limiter.granted))
         ahead = max(ahead, to_ask_for - len(held.by_id))
         return min(ahead, self._host.limits.max_held - len(held.by_id))
 
     def _room_of(self, name: str) -> int:
-        """Return how many more tasks of one type to receive. Of a type with a rate no more than soon begin:
-        the others are for other nodes."""
+        """Return how many more tasks of one type to receive. A node leaves tasks of a type with a rate to
+        other nodes, if they can't begin soon."""
         room, rate = self._room(), self._rate_of(name)
         if not rate:
             return room
         return min(room, math.ceil(max(1.0, rate * 2 * AHEAD_S)) - self._held.waiting.waiting(name))
 
     def _holding(self, queue: str) -> list[tuple[str, Held]]:
-        """Return the tasks whose deliveries must be extended: those that wait, run or are being ended. A hung
-        attempt is ended by its slot."""
+        """Return the tasks whose deliveries must be extended. A hung attempt is ended by its slot."""
         return [
             (item.task_id, item.held)
             for item in self._held.by_id.values()
@@ -183,7 +176,7 @@ class TaskIntake:
     def _take(self, queue: str, delivery: Delivery, receipt: Receipt, seen: Seen) -> None:
         item = self._read(queue, delivery)
         item.held.receipts.append(receipt)
-        self._returns.hold(item)
+        self._held.hold(item)
 
     def _read(self, queue: str, delivery: Delivery) -> HeldTask:
         spec = self._specs[queue]
@@ -226,5 +219,5 @@ def _may_reissue(held: Held) -> bool:
     return held.life is Life.WAITING
 
 
-async def _nobody_waits(receipts: list[Receipt], done: bool) -> None:
+async def _no_report(receipts: list[Receipt], done: bool) -> None:
     """Do nothing: tasks aren't forwarded, so no other node waits for a report."""

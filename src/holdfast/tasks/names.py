@@ -1,4 +1,4 @@
-"""The names of an app's queues. They follow from the names of app and type, so they need no setting."""
+"""The names of an app's queues, made of the names of app and type."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import re
 from holdfast.errors import ConfigError
 
 QUEUE_CHARS_MAX = 76
-"""The longest name that leaves room for ``-dlq`` in the names of SQS."""
+"""The longest name of a queue. It leaves room for ``-dlq`` in the names of SQS."""
 
-BRIEFS = "briefs"
+EVENTS = "briefs"
+"""The name of the queue of outcome events, after the app's."""
 
 STAND_IN = "stand-in"
-"""The attribute of a message whose task was also given to a node directly. Its value is the task's epoch at
-that time."""
+"""The attribute of a message whose task was also given to a node directly: the task's epoch at that time."""
 
 
 def task_queue(app: str, task_type: str) -> str:
     """Return the name of the queue of one type of task. Raises ConfigError for a name that no queue can
     have."""
     plain = re.sub(r"[._]", "-", task_type)
-    if plain == BRIEFS:
-        raise ConfigError(f"task type {task_type!r}: that is the name of the queue of outcomes; take another")
+    if plain == EVENTS:
+        raise ConfigError(f"task type {task_type!r} is the name of the queue of outcome events; take another")
     return _checked(f"{app}-{plain}")
 
 
-def brief_queue(app: str) -> str:
-    """Return the name of the queue of an app's briefs."""
-    return _checked(f"{app}-{BRIEFS}")
+def event_queue(app: str) -> str:
+    """Return the name of the queue of an app's outcome events."""
+    return _checked(f"{app}-{EVENTS}")
 
 
 def deduplicated(task_type: str, key: str) -> str:
@@ -38,7 +38,7 @@ def deduplicated(task_type: str, key: str) -> str:
 
 def follow_up_id(task_type: str, task_id: str, epoch: int, place: int) -> str:
     """Return the id of a follow-up: the one at ``place`` of the task ``task_id`` that ended at ``epoch``.
-    Who sends it again makes no second task."""
+    Sent again, it is the same task."""
     return deduplicated(task_type, f"{task_id}\0{epoch}\0{place}")
 
 

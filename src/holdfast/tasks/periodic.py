@@ -163,9 +163,9 @@ class Scheduler:
                 try:
                     await self._look(times, deed, now)
                 except HoldfastError as error:
-                    self._log.warning("could not fire", periodic=times.name, error=str(error))
+                    self._log.warning("cannot run periodic", periodic=times.name, error=str(error))
                 except Exception as error:  # noqa: BLE001 - others go on
-                    self._log.exception("could not fire", periodic=times.name, error=repr(error))
+                    self._log.exception("cannot run periodic", periodic=times.name, error=repr(error))
             await self._clock.sleep(min(LOOK_S, max(0.0, times.next_at(now) - self._clock.wall()) + 0.001))
 
     async def _look(self, times: Times, deed: Deed, now: float) -> None:
@@ -178,14 +178,12 @@ class Scheduler:
         try:
             fired = _decode(document.body) if document else _Fired(0.0)
         except UNREADABLE as error:
-            self._log.warning(
-                "the last time of a periodic can't be read; starting from now", name=name, error=str(error)
-            )
+            self._log.warning("bad record of periodic", name=name, error=str(error))
             await self._registry.put(name, msgspec.json.encode(_Fired(now)), version)
             return
         if fired.at > now + AHEAD_S:
             self._log.warning(
-                "the last time of a periodic is far ahead of this node's clock; starting from now",
+                "record of periodic ahead of clock",
                 periodic=times.name,
                 ahead_s=fired.at - now,
             )
@@ -194,7 +192,7 @@ class Scheduler:
         since = times.since if times.since != fired.not_since else 0.0
         if since > now + AHEAD_S:
             self._log.warning(
-                "a periodic was set by a clock that is far ahead of this node's; starting from now",
+                "periodic set by wrong clock",
                 periodic=times.name,
                 ahead_s=since - now,
             )
@@ -221,7 +219,7 @@ class Scheduler:
                 except Exception as error:  # noqa: BLE001 - told once all are tried
                     failures.append(error)
                     continue
-                self._log.info("fired", periodic=times.name, at=moment.isoformat())
+                self._log.info("periodic fired", periodic=times.name, at=moment.isoformat())
             done.append(moment.timestamp())
         return tuple(done), failures
 

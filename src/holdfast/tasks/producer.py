@@ -45,7 +45,7 @@ from holdfast.system.retrying import may_repeat, retry_call
 from holdfast.system.spans import sending
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, DueFollowUp, due
-from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
+from holdfast.tasks.names import STAND_IN, deduplicated, event_queue, task_queue
 from holdfast.tasks.order import FollowUps, Order
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.resending import divided, resend_effects
@@ -55,7 +55,7 @@ from holdfast.tasks.wire import (
     Envelope,
     FollowUp,
     SentTask,
-    decode_brief,
+    decode_event,
     decode_task,
     encode_follow_ups,
     encode_task,
@@ -66,8 +66,11 @@ from holdfast.tasks.wire import (
 READ_AGAIN = Backoff(0.1, 2.0)
 """The pauses before briefs are received again while their queue doesn't answer."""
 
-BRIEF_VISIBILITY_S = 60.0
-"""After how long a brief that isn't acknowledged comes again."""
+EVENT_VISIBILITY_S = 60.0
+"""Seconds after which an outcome event that isn't acknowledged comes again."""
+
+DROPPED_MAX = 10_000
+"""The most outcome events that are dropped in one round."""
 
 LOOK_S = 60.0
 """The shortest pause between two reads of which nodes run which types of tasks."""
@@ -297,14 +300,14 @@ class Producer:
         try:
             declared = await self._declared()
         except HoldfastError as error:
-            self._log.debug("which types nodes run is not known", app=self._app, error=str(error))
+            self._log.debug("task types unknown", app=self._app, error=str(error))
             declared = ()
         if not declared:
             self._look_at = now + LOOK_S
             return
         for name in sorted(types - self._known - {*declared}):
             self._log.warning(
-                "no node runs tasks of this type; they wait until one does",
+                "unknown task type",
                 app=self._app,
                 type=name,
                 run=sorted(declared),
@@ -342,14 +345,14 @@ class Producer:
         wait now. Several readers share them. An outcome may come twice; those of one task id are equal,
         except for DUPLICATED ones. With ``follow``, an outage of the queue is waited out; else it raises
         Unavailable."""
-        queue = self._queue(brief_queue(self._app))
+        queue = self._queue(event_queue(self._app))
         holder = f"briefs-{self._clock.new_id()}"
         acking = asyncio.ensure_future(self._acknowledge(queue))
         unread, closes = collections.deque[Delivery](), self._closes
         self._unread.append(unread)
         try:
             wait_s = self._receive_wait_s if follow else 0.0
-            receive = partial(queue.receive, queue.max_batch, wait_s, BRIEF_VISIBILITY_S, holder)
+            receive = partial(queue.receive, queue.max_batch, wait_s, EVENT_VISIBILITY_S, holder)
             while self._closes == closes and (
                 (some := await (self._ride_out(receive, closes) if follow else receive())) or follow
             ):
@@ -377,7 +380,7 @@ class Producer:
         def failed(error: Exception) -> None:
             if not may_repeat(error):
                 raise error
-            self._log.warning("could not read briefs; asking again", app=self._app, error=str(error))
+            self._log.warning("cannot receive outcome events", app=self._app, error=str(error))
 
         return await retry_call(receive_unless_closed, self._clock, READ_AGAIN, failed)
 
@@ -385,7 +388,7 @@ class Producer:
         """Finish reading briefs: delete acknowledged ones and give back unread ones. Readers get no more."""
         self._closes += 1
         if self._unread:
-            queue = self._queue(brief_queue(self._app))
+            queue = self._queue(event_queue(self._app))
             await self._delete_acked(queue)
             for unread in self._unread:
                 await self._give_back(queue, unread)
@@ -512,7 +515,7 @@ class Producer:
             if len(some) > 1:
                 return sum([await self._redrive(queue, [letter]) for letter in some])
             await self._end_again(task_ids, error)
-            self._log.warning("a dead letter can't be sent again", letter=some[0].id, error=str(error))
+            self._log.warning("cannot resend dead letter", letter=some[0].id, error=str(error))
             return 0
 
     async def _end_again(self, task_ids: Sequence[str], error: HoldfastError) -> None:
@@ -563,7 +566,7 @@ class Producer:
             await self._end_again(known, error)
             if error.retry is not Retry.NEVER:
                 raise
-            self._log.warning("a kept dead letter can't be sent again", letter=some[0].id, error=str(error))
+            self._log.warning("cannot resend kept dead letter", letter=some[0].id, error=str(error))
             return 0
         if new := [Task(task_id, task_type) for task_id in task_ids if task_id in unknown]:
             await self._store.queue(new)
@@ -627,18 +630,18 @@ class Producer:
         """Return the outcome in a brief. A brief that can't be read is dead-lettered, and so is one whose
         value is gone. Returns None for one that comes again, because the object store doesn't answer."""
         try:
-            return await self._values.with_value(decode_brief(delivery.body))
+            return await self._values.with_value(decode_event(delivery.body))
         except (InvalidMessage, ValueLost) as error:
-            self._log.warning("malformed brief", message=delivery.id, error=str(error))
+            self._log.warning("bad outcome event", message=delivery.id, error=str(error))
             letter = DeadLetter(
-                id=f"{brief_queue(self._app)}/{delivery.id}",
+                id=f"{event_queue(self._app)}/{delivery.id}",
                 body=delivery.body,
                 reason=redact(f"malformed: {error}"),
                 attributes=delivery.attributes,
             )
             await self._set_aside(queue, delivery, letter)
         except HoldfastError as error:
-            self._log.warning("the value in a brief can't be read", message=delivery.id, error=str(error))
+            self._log.warning("cannot read value of outcome event", message=delivery.id, error=str(error))
         return None
 
     async def _set_aside(self, queue: Queue, delivery: Delivery, letter: DeadLetter) -> None:
@@ -650,7 +653,7 @@ class Producer:
                 await queue.bury([msgspec.structs.replace(letter, body=b"")])
             await queue.delete([delivery.receipt])
         except HoldfastError as error:
-            self._log.warning("could not set a brief aside", message=delivery.id, error=str(error))
+            self._log.warning("cannot dead-letter outcome event", message=delivery.id, error=str(error))
 
     async def _give_back(self, queue: Queue, unread: collections.deque[Delivery]) -> None:
         """Give back briefs that nobody here has read, so that others get them."""
@@ -659,7 +662,7 @@ class Producer:
         try:
             await queue.give_back(receipts, 0.0)
         except HoldfastError as error:  # the briefs come again
-            self._log.warning("could not give briefs back", error=str(error))
+            self._log.warning("cannot give outcome events back", error=str(error))
 
     def _ack(self, queue: Queue, receipt: str) -> None:
         self._acked.append(receipt)
@@ -680,7 +683,7 @@ class Producer:
             try:
                 await queue.delete(taken[start : start + queue.max_batch])
             except HoldfastError as error:  # the briefs come again
-                self._log.warning("could not acknowledge briefs", error=str(error))
+                self._log.warning("cannot acknowledge outcome events", error=str(error))
 
 
 def refuse_batch(task: Task) -> None:
@@ -718,3 +721,30 @@ def _check_delay(queue: Queue, delay_s: float) -> None:
             f"'delay_s' or 'at' asks for {delay_s:g} s from now; on this queue it is 0 to {most_s:g} s",
             "delay_s",
         )
+
+
+async def drop_old_events(queue: Queue, before: float, holder: str) -> int:
+    """Drop the events of outcomes before this wall time, and return their number. A queue that can't be read
+    from its oldest message on, such as one of SQS, has a retention of its own."""
+    dropped = 0
+    while queue.by_key and dropped < DROPPED_MAX:
+        deliveries = await queue.receive(queue.max_batch, 0.0, EVENT_VISIBILITY_S, holder)
+        old = [delivery.receipt for delivery in deliveries if _ended_at(delivery.body) < before]
+        others = [delivery.receipt for delivery in deliveries if delivery.receipt not in old]
+        if others:
+            await queue.give_back(others, 0.0)
+        if old:
+            await queue.delete(old)
+        dropped += len(old)
+        if others or not old:
+            break
+    return dropped
+
+
+def _ended_at(event: bytes) -> float:
+    """Return the wall time of an outcome; infinity if it is unknown. Readers dead-letter an event that can't
+    be read."""
+    try:
+        return decode_event(event).ended_at or math.inf
+    except InvalidMessage:
+        return math.inf

@@ -84,7 +84,7 @@ class RateKeeper:
                 except HoldfastError as error:
                     failures += 1
                     pause_s = self._backoff.delay_s(failures, self._clock.random())
-                    self._log.warning("could not take permits of a rate", error=str(error))
+                    self._log.warning("cannot take permits", error=str(error))
                 await self._clock.sleep(pause_s + LOOK_S * (0.5 + self._clock.random()))
 
     async def _take(self, wanted: Mapping[str, int]) -> float:

@@ -47,7 +47,7 @@ async def resend_effects(
         standing = await store.get(task_id)
         if reason := _why_not(standing, some):
             for letter in some:
-                log.warning("a dead letter can't be sent again", letter=letter.id, error=reason)
+                log.warning("cannot resend dead letter", letter=letter.id, error=reason)
             continue
         guards = await guard(queue, some)
         now = await store.now()
@@ -61,7 +61,7 @@ async def resend_effects(
         )
         [task] = await store.resend_effects([wish])
         if task is None or not _are_pending(task, some):
-            log.warning("dead letters can't be sent again for now", task_id=task_id, letters=guards)
+            log.warning("cannot resend effects yet", task_id=task_id, letters=guards)
             continue
         await queue.send([_to_look(app, task)])
         for ids in batches(queue, guards):

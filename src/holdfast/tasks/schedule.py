@@ -196,7 +196,7 @@ class ScheduleFollower:
                     version = found
                     self._take(schedule_in(document))
             except HoldfastError as error:
-                self._log.warning("the schedule can't be read; what it had before goes on", error=str(error))
+                self._log.warning("cannot read schedule", error=str(error))
                 await self._clock.sleep(LOOK_S * (0.5 + self._clock.random()))
 
     def _take(self, entries: Mapping[str, ScheduleEntry]) -> None:
@@ -209,12 +209,12 @@ class ScheduleFollower:
             if name in self._keeping:
                 continue
             if name in self._scheduler.names:
-                self._log.warning("declared in the code too; the schedule's is left out", periodic=name)
+                self._log.warning("schedule entry ignored", periodic=name)
                 continue
             try:
                 periodic = entry.periodic(name)
             except HoldfastError as error:
-                self._log.warning("an entry of the schedule can't be", periodic=name, error=str(error))
+                self._log.warning("bad schedule entry", periodic=name, error=str(error))
                 continue
             keeping = asyncio.ensure_future(self._scheduler.keep(periodic, self._deed(periodic), SCHEDULE))
             self._keeping[name] = entry, keeping

@@ -11,9 +11,10 @@ from typing import Any
 from holdfast.cluster.host import Host
 from holdfast.cluster.slot_pool import SlotPool
 from holdfast.cluster.tracer import trace_of
+from holdfast.common.acts import Send
 from holdfast.ports.slots import Attempt, AttemptReport, Progress, TaskSlot, TaskSlotMaker
-from holdfast.rules.tasks.attempt import How
-from holdfast.tasks.running import Ended, Running, outcome
+from holdfast.ports.tracing import TracedCall
+from holdfast.rules.tasks.attempt import AttemptEnd, How
 
 SOFT_S = 0.4
 """How long a handler may take to end once it is told to, and its terminate hooks."""
@@ -49,6 +50,110 @@ LEVELS = ("debug", "info", "warning", "error")
 
 LOG_NAMES = ("self", "event", "method_name", "positional_args", "stack")
 """Names that mean something to structlog itself, so that no handler's value can have them."""
+
+
+class Ended(AttemptEnd, frozen=True):
+    """The result of an attempt: how it ended, and what it brought.
+
+    ``result`` is what the handler returned, as JSON (empty: nothing). An attempt that exceeded its time is
+    TIMED_OUT even if it still returned something; one that was asked to end may still have RETURNED or
+    RAISED. ``took_s`` is how long it ran, ``memory_mb`` the most that its process used (0: unknown).
+    ``sends`` are the effects that it sent, if it RETURNED. ``traced`` is what its slot recorded, if it stands
+    in a trace.
+    """
+
+    result: bytes = b""
+    took_s: float = 0.0
+    memory_mb: int = 0
+    sends: tuple[Send, ...] = ()
+    traced: TracedCall | None = None
+
+
+class Running:
+    """An attempt in the pool of slots. Times are monotonic seconds.
+
+    Attributes:
+        attempt: what to run.
+        begun_at: when its handler began; None while it waits.
+        advanced_at: when it last advanced (began, or called ``job.progress``).
+        progress: what it last reported.
+        ended: a future with its result.
+        until: when its lease ends.
+        fate: how it will end in any case, once that is decided, and ``reason`` why.
+    """
+
+    __slots__ = (
+        "advanced_at",
+        "attempt",
+        "begun_at",
+        "ended",
+        "fate",
+        "number",
+        "on_progress",
+        "over",
+        "progress",
+        "reason",
+        "stacks",
+        "until",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        attempt: Attempt,
+        now: float,
+        ended: asyncio.Future[Ended],
+        on_progress: Callable[[Running], None] | None,
+    ) -> None:
+        self.number = number
+        self.attempt = attempt
+        self.begun_at: float | None = None
+        self.advanced_at = now
+        self.progress = Progress()
+        self.ended = ended
+        self.on_progress = on_progress
+        self.until = now + attempt.lease_s if attempt.lease_s else math.inf
+        self.fate: How | None = None
+        self.reason = ""
+        self.stacks = ""
+        self.over: asyncio.Event | None = None
+
+    def hangs_at(self) -> float:
+        """Return when its time is over (monotonic seconds); infinite if it hasn't begun, or has a fate."""
+        if self.begun_at is None or self.fate is not None:
+            return math.inf
+        at = self.begun_at + self.attempt.timeout_s
+        return min(at, self.advanced_at + self.attempt.stall_s) if self.attempt.stall_s else at
+
+    def why(self, now: float) -> str:
+        """Say which limit of its time is over."""
+        attempt = self.attempt
+        if self.begun_at is not None and now >= self.begun_at + attempt.timeout_s:
+            return f"over its time: timeout_s = {attempt.timeout_s:g}"
+        return f"hangs: no progress for stall_s = {attempt.stall_s:g}"
+
+
+def result_of(run: Running, report: AttemptReport) -> Ended:
+    """Return the result of an attempt from the report of its process."""
+    how, error, detail = How.RETURNED, report.error, report.detail
+    if run.fate is How.TIMED_OUT:
+        how, error, detail = How.TIMED_OUT, run.reason, run.stacks or detail
+    elif report.cancelled:
+        how, error = How.CANCELLED, run.reason or error
+    elif error:
+        how = How.RAISED
+    return Ended(
+        how,
+        result=report.result if how is How.RETURNED else b"",
+        error=error,
+        detail=detail,
+        permanent=report.permanent and how is How.RAISED,
+        pause_s=report.pause_s if how is How.RAISED else 0.0,
+        took_s=report.took_s,
+        memory_mb=report.memory_mb,
+        sends=report.sends if how is How.RETURNED else (),
+        traced=report.traced,
+    )
 
 
 class TaskSeat:
@@ -128,33 +233,20 @@ class TaskSlots:
             begun = run.begun_at is not None
             self._end(run, Ended(How.DIED if begun else How.CANCELLED, error="its node stops", begun=begun))
 
-    @property
-    def limit(self) -> int:
-        """The most attempts to run at once. May be set at any time: those above a lower one finish."""
-        return self._limit
-
-    @limit.setter
-    def limit(self, limit: int) -> None:
-        if limit == self._limit:
+    def set_limits(self, limit: int, until: float = math.inf) -> None:
+        """Run at most ``limit`` attempts at once; attempts above a lower one finish. What runs ``until`` then
+        is killed, whatever the lease of its attempt, even if this process stands still."""
+        if (limit, until) == (self._limit, self._until):
             return
-        fell, self._limit = limit < self._limit, limit
-        if fell:
-            for seat in self.seats.values():
-                self._thin(seat)
-        self._place()
+        fell = limit < self._limit
+        if limit != self._limit:
+            self._limit = limit
+            if fell:
+                for seat in self.seats.values():
+                    self._thin(seat)
+            self._place()
+        self._until = until
         self._stirred.set()
-
-    @property
-    def until(self) -> float:
-        """Until when anything may run, whatever the lease of its attempt says: then it is killed, even if
-        this process stands still. May be set at any time."""
-        return self._until
-
-    @until.setter
-    def until(self, until: float) -> None:
-        if until != self._until:
-            self._until = until
-            self._stirred.set()
 
     @property
     def room(self) -> int:
@@ -240,7 +332,7 @@ class TaskSlots:
         seat = self.seats[slot.name]
         run = seat.attempt(number)
         if run is None:
-            self._log.warning("a slot ended an attempt that it does not have", slot=slot.name, attempt=number)
+            self._log.warning("unknown attempt ended", slot=slot.name, attempt=number)
             return
         seat.line.remove(run)
         now = self._clock.monotonic()
@@ -254,7 +346,7 @@ class TaskSlots:
         if report.spoiled or run.fate is not None:  # what it started may go on without it
             self._thin(seat)
             self._retire(seat)
-        self._end(run, outcome(run, report))
+        self._end(run, result_of(run, report))
         self._place()
 
     def on_progress(self, slot: TaskSlot, number: int, progress: Progress) -> None:
@@ -306,7 +398,7 @@ class TaskSlots:
             try:
                 taken = seat.slot.offer(run.number, run.attempt)
             except OSError as error:  # it has a large body, and this process no file descriptor left
-                self._log.warning("a slot can't be given an attempt", slot=seat.slot.name, error=str(error))
+                self._log.warning("cannot give attempt to slot", slot=seat.slot.name, error=str(error))
                 self._waiting.popleft()
                 why = f"it can't be given to a slot: {error}"
                 self._end(run, Ended(How.CANCELLED, error=why, begun=False, rest_s=OFFER_AGAIN_S))

@@ -11,21 +11,14 @@ from holdfast.ports.tasks import BriefingTasks, TaskStore
 from holdfast.tasks.values import TaskValues
 
 
-class TaskQueues(NamedTuple):
-    """The queues of an app's tasks: one for each declared type, and ``briefs`` for outcomes."""
-
-    by_type: Mapping[str, Queue]
-    briefs: Queue
-
-
 class TaskStorage(NamedTuple):
-    """The storage of one app's tasks, as a node reaches it: their messages in ``queues``, their records in
-    ``store``, the permits of their rates in ``registry``, and in ``values`` what is too large for the others.
-    ``app`` is the name under which each has them. ``briefing`` is the store too, if it sends briefs together
-    with outcomes."""
+    """The storage of one app's tasks, as a node reaches it: a queue for each type, the queue of outcome
+    events, the records, the permits of rates, and the values that are too large for the others. ``briefing``
+    is the store too, if it can send outcome events together with outcomes."""
 
     app: str
-    queues: TaskQueues
+    queues: Mapping[str, Queue]
+    events: Queue
     store: TaskStore
     registry: Registry
     values: TaskValues

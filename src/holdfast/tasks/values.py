@@ -12,9 +12,9 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.objects import Objects
 from holdfast.system.values import VALUE_BYTES_MAX, Values
 from holdfast.tasks.body import Body
-from holdfast.tasks.follow_ups import brief_of
+from holdfast.tasks.follow_ups import event_of
 from holdfast.tasks.outcome import RESULT_BYTES_MAX, Outcome
-from holdfast.tasks.wire import SentTask, decode_brief
+from holdfast.tasks.wire import SentTask, decode_event
 
 INLINE_BYTES_MAX = RESULT_BYTES_MAX
 """What is larger is stored. The result of a task travels in its brief, so the same limit fits both."""
@@ -45,8 +45,8 @@ class TaskValues(Values):
         body, after = task.body, task.after
         if body.stored is not None:
             body = Body(await self.get(body.stored), body.name)
-        if after and (outcome := decode_brief(after)).stored is not None:
-            after = brief_of(await self.with_value(outcome))
+        if after and (outcome := decode_event(after)).stored is not None:
+            after = event_of(await self.with_value(outcome))
         return msgspec.structs.replace(task, body=body, after=after)
 
     async def with_value(self, outcome: Outcome) -> Outcome:

@@ -10,11 +10,15 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from typing import Annotated, Any
 
 import msgspec
-from google.protobuf import wrappers_pb2
+from google.protobuf import any_pb2, wrappers_pb2  # noqa: F401 - tasks.proto imports Any
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import Default
 from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 
 from holdfast.common.message import check_key
 from holdfast.common.record import UNREADABLE, from_base64
@@ -25,10 +29,24 @@ from holdfast.rules.tasks.task import MEMBERS_MAX, State
 from holdfast.tasks.body import Body
 from holdfast.tasks.order import FOLLOW_UPS_MAX
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.proto import Batch, TaskBrief, TaskEnvelop, TaskMessage
-from holdfast.tasks.proto import FollowUp as WireFollowUp
-from holdfast.tasks.proto import State as WireState
-from holdfast.tasks.proto import StoredValue as WireStoredValue
+
+_pool = Default()
+# From the compiled description: generated code would need one version of protobuf.
+for _proto in FileDescriptorSet.FromString(files(__package__).joinpath("tasks.binpb").read_bytes()).file:
+    _pool.Add(_proto)
+
+
+def _message(name: str) -> Any:
+    return GetMessageClass(_pool.FindMessageTypeByName(f"holdfast.tasks.v1.{name}"))
+
+
+TaskEnvelop = _message("TaskEnvelop")
+TaskMessage = _message("TaskMessage")
+TaskBrief = _message("TaskBrief")
+WireBatch = _message("Batch")
+WireFollowUp = _message("FollowUp")
+WireStoredValue = _message("StoredValue")
+WireState: Any = _pool.FindEnumTypeByName("holdfast.tasks.v1.State")
 
 PREFIX = "type.googleapis.com/"
 TEXT = "google.protobuf.StringValue"
@@ -84,7 +102,7 @@ class SentTask(msgspec.Struct, frozen=True):
     @property
     def is_light(self) -> bool:
         """True if nothing of it is stored, so that it can begin as it is."""
-        return self.body.stored is None and not (self.after and decode_brief(self.after).stored is not None)
+        return self.body.stored is None and not (self.after and decode_event(self.after).stored is not None)
 
 
 class FollowUp(msgspec.Struct, frozen=True):
@@ -189,7 +207,7 @@ def decode_task(data: bytes, default: Envelope, *, text: bool = False) -> SentTa
     )
 
 
-def encode_brief(envelope: Envelope, outcome: Outcome) -> bytes:
+def encode_event(envelope: Envelope, outcome: Outcome) -> bytes:
     """Encode an outcome as the queue of briefs carries it."""
     return base64.b64encode(_wire_brief(envelope, outcome).SerializeToString())
 
@@ -213,7 +231,7 @@ def _wire_brief(envelope: Envelope, outcome: Outcome) -> Any:
     return brief
 
 
-def decode_brief(data: bytes) -> Outcome:
+def decode_event(data: bytes) -> Outcome:
     """Decode the outcome in a brief. Raises InvalidMessage."""
     brief = TaskBrief()
     try:
@@ -396,7 +414,9 @@ def _wire_task(message: SentTask) -> Any:
     wire.FollowUps.extend(map(_wire_follow_up, message.follow_ups))
     if (batch := message.batch) is not None:
         follow_ups = map(_wire_follow_up, batch.follow_ups)
-        wire.Batch.CopyFrom(Batch(ID=batch.task_id, Place=batch.place, Size=batch.size, FollowUps=follow_ups))
+        wire.Batch.CopyFrom(
+            WireBatch(ID=batch.task_id, Place=batch.place, Size=batch.size, FollowUps=follow_ups)
+        )
     if message.after:
         wire.After.ParseFromString(from_base64(message.after))
     return wire

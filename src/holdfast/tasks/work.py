@@ -1,9 +1,8 @@
-"""Tasks as a kind of work of a node: from the queues by fair queueing to the slots, and from there to outcome
-and brief.
+"""Tasks as a kind of work of a node.
 
-A task goes from :mod:`~holdfast.tasks.intake` to :mod:`~holdfast.tasks.start`, from there to
-:mod:`~holdfast.tasks.attempts`, and then to :mod:`~holdfast.tasks.completer`, or back by
-:mod:`~holdfast.tasks.returns`. While it runs, :mod:`~holdfast.tasks.beats` keeps the store informed."""
+A task goes from :mod:`~holdfast.tasks.intake` to :mod:`~holdfast.tasks.attempts`, then to
+:mod:`~holdfast.tasks.completer`, or back to its queue by :mod:`~holdfast.tasks.held_tasks`. While it runs,
+:mod:`~holdfast.tasks.beats` reports to the store."""
 
 from __future__ import annotations
 
@@ -34,27 +33,24 @@ from holdfast.tasks.delayed import DelayedTasks
 from holdfast.tasks.discovery import Announcer
 from holdfast.tasks.held_tasks import HeldTasks, TaskActivity
 from holdfast.tasks.intake import TaskIntake
-from holdfast.tasks.names import brief_queue, task_queue
-from holdfast.tasks.old_briefs import drop_old
+from holdfast.tasks.names import event_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
-from holdfast.tasks.producer import Producer
-from holdfast.tasks.returns import TaskReturns
+from holdfast.tasks.producer import Producer, drop_old_events
 from holdfast.tasks.schedule import ScheduleFollower
 from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec
-from holdfast.tasks.start import TaskStarter
 from holdfast.tasks.storage import TaskStorage
 
-DRAIN_LOOK_S = 0.02
-"""How often a node that stops looks whether its attempts have ended."""
+DRAIN_CHECK_S = 0.02
+"""Seconds between two checks of a stopping node whether its attempts have ended."""
 
 
 class TaskWork:
     """The tasks of one app on one node.
 
-    At most ``task_slots`` tasks run at once, and no more than ``limiter`` grants. ``scheduler`` does what is
-    due by the clock, ``producer`` sends follow-ups, and ``announcer`` writes this node's address to the
-    registry. ``targets`` take effects.
+    At most ``task_slots`` tasks run at once, and no more than ``limiter`` grants. ``scheduler`` runs
+    periodics, ``producer`` sends follow-ups, ``announcer`` writes this node's address to the registry, and
+    ``targets`` take effects.
 
     Attributes:
         held: the tasks that the node holds.
@@ -78,43 +74,25 @@ class TaskWork:
             return limiter.limits.rates.get(name, specs[name].rate)
 
         self._host = host
-        self._app, self._store = storage.app, storage.store
-        self._queues, self._briefs = storage.queues
+        self._storage = storage
         self._limiter = limiter
         self._scheduler = scheduler
         self._announcer = announcer
+        queues, store = storage.queues, storage.store
         self._delayed: DelayedTasks | None = None
-        if any(queue.delay_max_s < math.inf for queue in self._queues.values()):
-            self._delayed = DelayedTasks(host, storage.store, producer)
+        if any(queue.delay_max_s < math.inf for queue in queues.values()):
+            self._delayed = DelayedTasks(host, store, producer)
         permits = Permits(rate_of)
-        self.held = held = HeldTasks(specs, permits)
+        self.held = held = HeldTasks(host, specs, queues, store, permits)
         self.slots = TaskSlots(slots, host, limit=host.limits.task_slots)
-        self._returns = returns = TaskReturns(host, held, self._queues, storage.store)
-        self._intake = intake = TaskIntake(
-            host, storage.app, specs, self._queues, held, self.slots, limiter, returns, rate_of
+        self._intake = TaskIntake(host, storage.app, specs, held, self.slots, limiter, rate_of)
+        deliverer = Deliverer(host, targets, queues)
+        self._completer = Completer(host, storage, self._intake.deliveries, producer, deliverer, held)
+        self._attempts = TaskAttempts(
+            host, specs, storage, held, self.slots, limiter, self._completer, permits, rate_of
         )
-        deliverer = Deliverer(host, targets, self._queues)
-        self._completer = completer = Completer(
-            host, storage, intake.deliveries, producer, deliverer, held, returns
-        )
-        attempts = TaskAttempts(
-            host, specs, self._queues, storage.values, held, self.slots, limiter, returns, completer
-        )
-        self._starter = TaskStarter(
-            host,
-            specs,
-            storage,
-            held,
-            self.slots,
-            limiter,
-            returns,
-            attempts,
-            completer,
-            permits,
-            rate_of,
-        )
-        self._beats = TaskBeats(host, specs, storage.store, held, self.slots, limiter, returns)
-        limiter.holder = self._starter
+        self._beats = TaskBeats(host, specs, store, held, self.slots, limiter)
+        limiter.holder = self._attempts
         host.news.on_left.append(self._left)
         host.news.on_lost.append(self._beats.membership_lost)
         host.inquiries.add(LookAtTask, self._look_at)
@@ -127,7 +105,13 @@ class TaskWork:
         host, intake = self._host, self._intake
         self._completer.start()
         self._limiter.start()
-        loops = [self._starter.run, self._beats.run, intake.measure, intake.make_way, self._starter.rates.run]
+        loops = [
+            self._attempts.run,
+            self._beats.run,
+            intake.measure,
+            intake.make_way,
+            self._attempts.rates.run,
+        ]
         if self._delayed is not None:
             loops.append(self._delayed.run)
         if self._scheduler is not None:
@@ -139,30 +123,29 @@ class TaskWork:
         intake.start()
 
     def gauges(self) -> Iterable[tuple[str, str, float]]:
-        """Yield what the node holds of tasks: the name of each number, what it means, and the number."""
+        """Yield the name, the meaning and the value of each gauge."""
         yield "tasks_held", "Tasks in hand (limit: max_held).", len(self.held.by_id)
         yield "tasks_running", "Attempts that run (limit: task_slots).", len(self.slots.running)
 
     def numbers(self) -> Iterable[Numbers]:
-        """Yield what the node holds of tasks, by names that the app or this code declares."""
+        """Yield the gauges that have labels."""
         yield Numbers("gauge", "slots_busy", BUSY, "work", {TASKS: self.slots.busy})
         yield Numbers("gauge", "slots_max", SLOTS_MAX, "work", {TASKS: self._host.limits.task_slots})
 
     def run_here(self, queue: str, message: Outgoing) -> None:
-        """Begin a task as soon as there is a slot, before all others that wait here. Its ``message`` is
-        already in the queue, in case this node can't."""
+        """As TaskIntake.run_here."""
         self._intake.run_here(queue, message)
 
     def cancel(self, task_id: str, why: str) -> bool:
-        """End a task that runs here now; return False if it doesn't run here."""
+        """As TaskBeats.cancel."""
         return self._beats.cancel(task_id, why)
 
     async def drain(self) -> None:
         """Begin nothing new, give back waiting tasks, and let running ones finish; after the time for that,
         end them."""
-        self._starter.stopping = True
+        self._attempts.stopping = True
         await self._intake.stop()
-        given_back = await self._returns.give_back_waiting()
+        given_back = await self.held.give_back_waiting()
         await self._run_out()
         await self._completer.settled()
         for tracker in self._intake.deliveries.values():
@@ -171,7 +154,7 @@ class TaskWork:
         if self._announcer is not None:
             await self._announcer.leave()
         self._host.log.info(
-            "tasks drained", given_back=given_back + self._returns.count, left=len(self.held.by_id)
+            "tasks drained", given_back=given_back + self.held.given_back, left=len(self.held.by_id)
         )
 
     async def _run_out(self) -> None:
@@ -180,14 +163,14 @@ class TaskWork:
         has_stopped = False
         while (
             self.held.running()
-            or self._returns.pending
-            or (self._starter.asking and clock.monotonic() < until)  # the store may be away for longer
+            or self.held.returning
+            or (self._attempts.starting and clock.monotonic() < until)  # the store may be away for longer
         ):
             if clock.monotonic() >= until and not has_stopped:
                 has_stopped = True
                 for item in self.held.running():
                     self._beats.stop(item, Stop.DRAIN)
-            await clock.sleep(DRAIN_LOOK_S)
+            await clock.sleep(DRAIN_CHECK_S)
 
     async def close(self) -> None:
         await self.slots.close()
@@ -195,33 +178,35 @@ class TaskWork:
     def load(self) -> Load:
         busy, stats = float(len(self.slots.running)), self._host.stats
         ended = stats.tasks_succeeded + stats.tasks_failed + stats.tasks_timed_out
-        queues = tuple(task_queue(self._app, name) for name in self._queues)
+        queues = tuple(task_queue(self._storage.app, name) for name in self._storage.queues)
         return Load(
             slots=self._host.limits.task_slots,
             room=0,
             draining=self._host.draining,
             busy=busy,
-            queues=(*queues, brief_queue(self._app)),
+            queues=(*queues, event_queue(self._storage.app)),
             works=(WorkLoad(TASKS, self._host.limits.task_slots, busy, ended, queues),),
         )
 
     async def maintain(self) -> None:
-        """Delete tasks, dead letters and unread briefs that were kept long enough, by the store's clock."""
-        limits = self._host.limits
+        """Delete tasks, dead letters and unread outcome events that were kept long enough, by the store's
+        clock."""
+        limits, log, storage = self._host.limits, self._host.log, self._storage
         try:
-            now = await self._store.now()
-            await self._store.expire(now - limits.results_keep_s)
+            now = await storage.store.now()
+            await storage.store.expire(now - limits.results_keep_s)
         except HoldfastError as error:
-            self._host.log.warning("could not clean up", error=str(error))
+            log.warning("cannot clean up", error=str(error))
             return
-        await expire((*self._queues.values(), self._briefs), now - limits.dead_keep_s, self._host.log)
+        await expire((*storage.queues.values(), storage.events), now - limits.dead_keep_s, log)
+        before, member = now - limits.results_keep_s, self._host.membership.id
         try:
-            dropped = await drop_old(self._briefs, now - limits.results_keep_s, self._host.membership.id)
+            dropped = await drop_old_events(storage.events, before, member)
         except HoldfastError as error:
-            self._host.log.warning("could not drop old briefs", error=str(error))
+            log.warning("cannot drop old outcome events", error=str(error))
             return
         if dropped:
-            self._host.log.info("dropped briefs that no program has read", app=self._app, briefs=dropped)
+            log.info("unread outcome events dropped", app=storage.app, events=dropped)
 
     # --- what other nodes ask
 
@@ -232,7 +217,7 @@ class TaskWork:
             return Done(ok=False, text=f"task {request.task_id!r} doesn't run here, or not any more")
         run, stacks = found
         now = self._host.clock.monotonic()
-        told = {
+        found_there = {
             "stacks": stacks,
             "ran_s": now - run.begun_at if run.begun_at is not None else 0.0,
             "quiet_s": now - run.advanced_at,
@@ -240,7 +225,7 @@ class TaskWork:
             "note": redact(run.progress.note),
             "numbers": run.progress.numbers,
         }
-        return Done(text=msgspec.json.encode(told).decode())
+        return Done(text=msgspec.json.encode(found_there).decode())
 
     async def _list_running(self, request: RunningTasks) -> Done:
         """Answer which attempts run here, the oldest first."""
@@ -256,5 +241,5 @@ class TaskWork:
     def _left(self, member: str) -> None:
         """Free the deliveries of a dead node, if the queue can do that, so that its tasks may begin at
         once."""
-        self._starter.member_left(member)
-        self._host.tasks.spawn(free(self._queues.values(), member, self._host.log))
+        self._attempts.member_left(member)
+        self._host.tasks.spawn(free(self._storage.queues.values(), member, self._host.log))

@@ -29,7 +29,7 @@ from holdfast.tasks.body import Body
 from holdfast.tasks.handler import SEND_DELAY_MAX_S, Cancelled, Job, JobLog, Retry
 from holdfast.tasks.outcome import RESULT_BYTES_MAX, Outcome
 from holdfast.tasks.spec import TaskSpec
-from holdfast.tasks.wire import decode_brief
+from holdfast.tasks.wire import decode_event
 
 Run = Callable[[Any, Job], Any]
 
@@ -103,7 +103,7 @@ class AttemptJob:
 
     @property
     def after(self) -> Outcome | None:
-        return decode_brief(self._after) if self._after else None
+        return decode_event(self._after) if self._after else None
 
     @property
     def took_s(self) -> float:
@@ -142,7 +142,7 @@ class AttemptJob:
             try:
                 hook()
             except BaseException as error:  # noqa: BLE001 - hooks are user code, the others run all the same
-                self.log.error("a terminate hook failed", error=describe(error), traceback=explain(error))
+                self.log.error("terminate hook failed", error=describe(error), traceback=explain(error))
 
 
 class TaskExecutor:

@@ -13,7 +13,7 @@ from holdfast.ports.slots import Attempt, Progress
 from holdfast.rules.tasks.task import Task
 from holdfast.slots.sends import AnyName
 from holdfast.tasks.body import Body, body_of
-from holdfast.tasks.follow_ups import brief_of
+from holdfast.tasks.follow_ups import event_of
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.spec import TaskSettings, TaskSpec
 from holdfast.tasks.task_type import TaskType
@@ -85,7 +85,7 @@ class TaskTest:
         self.sent: list[SentEffect] = []
         self._spec = spec
         self._task = Task(task_id, self._spec.name, epoch=epoch, attempts=attempt)
-        self._after = b"" if after is None else brief_of(after)
+        self._after = b"" if after is None else event_of(after)
         self._cancel_at = cancel_at
         self._over_time_at = over_time_at
         self._now = 0.0

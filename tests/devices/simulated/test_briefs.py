@@ -10,7 +10,7 @@ from holdfast.errors import Unavailable
 from holdfast.rules.tasks import task
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.wire import decode_brief
+from holdfast.tasks.wire import decode_event
 from tests.devices.simulated.conftest import Site
 
 ENTRY = StoredCommand(
@@ -31,7 +31,7 @@ async def told(queue: MemoryQueue, count: int) -> list[Outcome]:
     while len(found) < count:
         deliveries = await queue.receive(10, 600.0, 30.0, "reader")
         assert deliveries, "nothing more came"
-        found += [decode_brief(delivery.body) for delivery in deliveries]
+        found += [decode_event(delivery.body) for delivery in deliveries]
         await queue.delete([delivery.receipt for delivery in deliveries])
     return found
 
@@ -116,7 +116,7 @@ def test_a_brief_has_the_answer_as_json_text_or_base64(
     answer: bytes | None, fields: dict[str, Any] | None
 ) -> None:
     brief = brief_of("office", "doors", StoredCommand(**{**_fields(ENTRY), "answer": answer}), "node")
-    value = decode_brief(brief).value
+    value = decode_event(brief).value
     known = {"command": 7, "device": "d0", "state": "acknowledged", "trace_id": "t-1", "rollout": None}
     if fields is None:
         assert value["answer"]["code"] == pytest.approx(123456789012345678901234567890)
@@ -128,7 +128,7 @@ def test_a_superseded_command_has_the_outcome_duplicated() -> None:
     entry = StoredCommand(
         **{**_fields(ENTRY), "state": CommandState.SUPERSEDED, "reason": "superseded by a newer command"}
     )
-    outcome = decode_brief(brief_of("office", "doors", entry, "node"))
+    outcome = decode_event(brief_of("office", "doors", entry, "node"))
     assert (outcome.state, outcome.detail) == (task.State.DUPLICATED, "superseded by a newer command")
     assert (outcome.started_at, outcome.ended_at, outcome.epoch) == (101.5, 102.25, 5)
 

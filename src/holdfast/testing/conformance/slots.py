@@ -27,7 +27,7 @@ from holdfast.ports.slots import (
     TaskSlotMaker,
 )
 from holdfast.rules.tasks.task import State
-from holdfast.tasks.follow_ups import brief_of
+from holdfast.tasks.follow_ups import event_of
 from holdfast.tasks.outcome import Outcome
 
 PATIENCE_S = 30.0
@@ -569,7 +569,7 @@ class TaskSlotsConformance(SlotsConformance):
         assert len((await listener.outcome(1)).result) == 1_000_002
         before = Outcome(task_id="before", state=State.SUCCEEDED, value="x" * 1_000_000)
         for number, body in ((2, "small"), (3, "y" * 1_000)):
-            slot.offer(number, msgspec.structs.replace(_attempt("follow", body), after=brief_of(before)))
+            slot.offer(number, msgspec.structs.replace(_attempt("follow", body), after=event_of(before)))
             assert (await listener.outcome(number)).result == f'"{body} 1000000"'.encode()
 
     async def test_an_error_of_the_handler_is_reported(self, slots: TaskSlotMaker) -> None:
