@@ -239,7 +239,7 @@ async def test_a_body_that_does_not_fit_is_no_use(yard: Yard) -> None:
 
 @pytest.mark.parametrize(
     "kind,error",
-    [("object", "return what JSON can hold, text, or None"), ("bytes", "is bytes"), ("huge", "200002 bytes")],
+    [("object", "return a JSON value, text, or None"), ("bytes", "is bytes"), ("huge", "200002 bytes")],
 )
 async def test_a_result_that_json_can_t_hold_is_an_error(yard: Yard, kind: str, error: str) -> None:
     ended = await yard.run("junk", {"kind": kind})
