@@ -33,7 +33,7 @@ DROPPED = 0, ""
 
 
 class Service:
-    """A service on loopback that gives the answers it is told, in turn; the last one again and again."""
+    """A service on loopback with scripted answers, of which the last one is repeated."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, str]] = [OK]
@@ -301,7 +301,7 @@ async def test_credentials_that_expire_are_refreshed_once_for_all(
 ) -> None:
     monkeypatch.setattr("holdfast.services.aws.credentials.CHECK_S", 0.0)
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", str(metadata.server.make_url("/container")))
-    metadata.lives_s = 30.0  # too little to be used: whoever calls must wait for others
+    metadata.lives_s = 30.0  # too little to be used: callers must wait for new ones
     await call(client)
     issued, metadata.lives_s = metadata.issued, 3600.0
     begin = len(service.requests)

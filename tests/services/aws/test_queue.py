@@ -251,7 +251,7 @@ async def test_a_batch_over_a_mebibyte_goes_in_several_calls(
     await client.close()
 
 
-# --- receives that nobody waits for
+# --- receives whose caller is gone
 
 
 @pytest.mark.parametrize("how", ["cancelled", "closed"])

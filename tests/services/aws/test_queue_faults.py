@@ -1,4 +1,4 @@
-"""The queue on SQS while everything goes wrong at once: nothing is lost, nothing goes that nobody deleted,
+"""The queue on SQS while everything goes wrong at once: nothing is lost, nothing is deleted without a call,
 the order of groups stands, and no error escapes that the port doesn't know."""
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RefusingClock(QuickClock):
 
 @pytest.fixture
 def unhandled() -> Iterator[list[dict[str, Any]]]:
-    """Errors that nobody caught."""
+    """Errors that no code caught."""
     seen: list[dict[str, Any]] = []
     yield seen
     gc.collect()
@@ -121,7 +121,7 @@ class Consumers:
     async def _consume(self, name: str) -> None:
         while len(self.settled) < self.total:
             try:
-                # One of a group: whoever has several must end them from the last one on.
+                # One of a group: a holder of several must end them from the last one on.
                 most = 1 if self.queue.fifo else 10
                 deliveries = await self.queue.receive(most, 1.0, VISIBILITY_S, name)
             except (Unavailable, OutcomeUnknown):

@@ -604,7 +604,7 @@ async def test_a_node_without_a_version_in_common_is_not_gone(make_peer: MakePee
 
 
 class Pauses(SystemClock):
-    """A clock whose sleeps are counted and end when told."""
+    """A clock whose sleeps set an event and end at ``go_on``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -787,7 +787,7 @@ async def test_closing_ends_calls_under_way(make_peer: MakePeer) -> None:
 
 
 async def quick_round_trip(limit_ms: float) -> float:
-    """How long a request of fifty deliveries takes, after those that took longer than the limit."""
+    """Return the milliseconds of the first request of fifty deliveries that is within the limit."""
     server, client = HttpPeer(SystemClock()), HttpPeer(SystemClock())
     address = await server.serve(agree)
     request, took_ms = forward(50, 1024), math.inf

@@ -77,8 +77,8 @@ async def test_the_log_tells_a_message_s_life(clock: Clock) -> None:
     [second] = await queue.receive(1, 0, 60, "node")
     await queue.extend([first.receipt, second.receipt], 60)
     await queue.delete([second.receipt])
-    told = [(e.kind, e.id, e.receipt) for e in queue.log]
-    assert told == [
+    events = [(e.kind, e.id, e.receipt) for e in queue.log]
+    assert events == [
         ("sent", first.id, ""),
         ("received", first.id, first.receipt),
         ("given back", first.id, first.receipt),

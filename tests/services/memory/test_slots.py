@@ -40,21 +40,21 @@ async def opened(before: Callable[[MemorySlot, str, str, MessageWork], Awaitable
 async def test_what_runs_ahead_may_fail_the_message() -> None:
     async def fail(slot: MemorySlot, stream: str, key: str, work: MessageWork) -> None:
         if work.seq == 2:
-            raise ValueError("as told")
+            raise ValueError("on purpose")
 
     slot = await opened(fail)
     ran = await slot.run("count", "k", [MessageWork(0, seq, b"x") for seq in range(4)], 9, 9.0)
-    assert (len(ran.results), ran.error, ran.state) == (2, "ValueError: as told", None)
+    assert (len(ran.results), ran.error, ran.state) == (2, "ValueError: on purpose", None)
 
 
 async def test_what_runs_ahead_may_end_the_process() -> None:
     async def crash(slot: MemorySlot, stream: str, key: str, work: MessageWork) -> None:
-        slot.die("crashed", "as told")
+        slot.die("crashed", "on purpose")
 
     slot = await opened(crash)
     with pytest.raises(SlotDied, match="slot slot-1 crashed") as death:
         await slot.run("count", "k", [MessageWork(0, 1, b"x")], 9, 9.0)
-    assert death.value.detail == "as told"
+    assert death.value.detail == "on purpose"
     assert (await slot.exited()).reason == "crashed"
 
 

@@ -35,8 +35,8 @@ async def test_the_history_has_refused_calls_and_repeated_commits_too(clock: Clo
     await state.commit(commit)
     with pytest.raises(Fenced):
         await state.commit(next_commit(opened, id="other"))
-    told = [(type(e), e.before and e.before.number, e.after and e.after.number) for e in state.history]
-    assert told == [
+    events = [(type(e), e.before and e.before.number, e.after and e.after.number) for e in state.history]
+    assert events == [
         (OpenRecord, None, 0),
         (OpenRecord, 0, None),
         (StartRecord, 0, 0),

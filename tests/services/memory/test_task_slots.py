@@ -36,24 +36,24 @@ ECHO = Attempt("trace", "echo", b"")
 
 async def test_what_runs_ahead_may_fail_the_attempt() -> None:
     async def fail(slot: MemoryTaskSlot, attempt: Attempt) -> None:
-        raise ValueError("as told")
+        raise ValueError("on purpose")
 
     listener = RecordingListener()
     slot = await MemoryTaskSlots(make, SystemClock(), before=fail).spawn(listener)
     slot.offer(1, ECHO)
-    assert (await listener.outcome(1)).error == "ValueError: as told"
+    assert (await listener.outcome(1)).error == "ValueError: on purpose"
     await slot.stop(1.0)
 
 
 async def test_what_runs_ahead_may_end_the_process() -> None:
     async def crash(slot: MemoryTaskSlot, attempt: Attempt) -> None:
-        slot.die("crashed", "as told")
+        slot.die("crashed", "on purpose")
 
     slots = MemoryTaskSlots(make, SystemClock(), before=crash)
     slot = await slots.spawn(RecordingListener())
     slot.offer(1, ECHO)
     gone = await slot.exited()
-    assert (gone.reason, gone.stacks, list(gone.untouched), slots.slots) == ("crashed", "as told", [], [])
+    assert (gone.reason, gone.stacks, list(gone.untouched), slots.slots) == ("crashed", "on purpose", [], [])
 
 
 async def test_an_attempt_that_ignores_its_cancellation_ends_only_when_killed() -> None:
@@ -70,8 +70,8 @@ async def test_an_attempt_that_ignores_its_cancellation_ends_only_when_killed() 
     await begun.wait()
     slot.cancel(1, "enough")
     assert await slot.dump() == "simulated stack: echo trace"
-    await slot.kill("as told")
-    assert (await slot.exited()).reason == "was killed: as told"
+    await slot.kill("on purpose")
+    assert (await slot.exited()).reason == "was killed: on purpose"
     assert listener.order == []
 
 

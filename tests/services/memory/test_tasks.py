@@ -46,12 +46,12 @@ async def test_the_history_tells_every_attempt(clock: Clock) -> None:
     tasks = MemoryTasks(clock, history=history)
     await tasks.start([wish("k")])
     await tasks.end([EndAttempt("k", 2, State.SUCCEEDED), EndAttempt("k", 1, State.SUCCEEDED)])
-    told = [
+    events = [
         (e.call, e.before and e.before.state, e.after and e.after.state)
         for e in history
         if isinstance(e, Changed)
     ]
-    assert told == [
+    assert events == [
         ("start", None, State.RUNNING),
         ("end", State.RUNNING, None),
         ("end", State.RUNNING, State.SUCCEEDED),

@@ -47,7 +47,7 @@ class Wire:
         return await (await self.observer.execute(query.encode())).fetchall()
 
     async def empty(self, *tables: str) -> None:
-        """Delete all rows: a server that is killed after so many TRUNCATEs would take minutes to start."""
+        """Delete all rows: after many TRUNCATEs a killed server takes minutes to start."""
         for table in tables:
             await self.observer.execute(f"DELETE FROM holdfast.{table}".encode())
 
@@ -73,7 +73,7 @@ class Cuts(Generic[GivenT]):
     """Cuts the connection of calls.
 
     ``ask`` is any call that changes nothing. ``fill`` writes past the proxy what calls find, and returns what
-    they need. ``kept`` tells what is there, the same each time that the same was done: without epochs and
+    they need. ``kept`` returns the content, equal after equal calls: without epochs and
     times.
     """
 
@@ -150,6 +150,6 @@ def _statement_ends(sent: bytes) -> Iterator[int]:
 
 
 def calls_of(port: type) -> set[str]:
-    """The names of all calls of a port, but that which ends it."""
+    """The names of all calls of a port, except the one that closes it."""
     found = {name for name, _ in inspect.getmembers(port, inspect.iscoroutinefunction)}
     return {name for name in found if not name.startswith("_")} - {"close"}

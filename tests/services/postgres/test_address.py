@@ -51,7 +51,7 @@ def test_the_password_of_a_url_is_never_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    "parameter, told",
+    "parameter, text",
     [
         ("schema=Capital", "schema"),
         ('schema=a"b', "schema"),
@@ -62,6 +62,6 @@ def test_the_password_of_a_url_is_never_shown() -> None:
         ("sslmood=1", "sslmood"),
     ],
 )
-def test_a_wrong_parameter_of_a_url_is_named(parameter: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_wrong_parameter_of_a_url_is_named(parameter: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
         parse(f"postgresql://db/shop?{parameter}")

@@ -108,12 +108,12 @@ async def test_rings_in_quick_succession_are_told_together(
     bells: list[PostgresBells], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = bells
-    told = []
+    rung = []
     original = other.ring_here
 
     def note(topics: Iterable[str]) -> None:
-        told.append(sorted(topics))
-        original(told[-1])
+        rung.append(sorted(topics))
+        original(rung[-1])
 
     with other.listen("t9") as last:
         await heard(other)
@@ -122,7 +122,7 @@ async def test_rings_in_quick_succession_are_told_together(
         for number in range(10):
             one.ring([f"t{number}"])
         await rings(last)
-    assert told == [[f"t{number}" for number in range(10)]]
+    assert rung == [[f"t{number}" for number in range(10)]]
 
 
 async def test_a_notification_takes_its_lock_in_a_transaction_of_its_own(
@@ -215,7 +215,7 @@ async def test_a_listener_that_ends_while_it_fails_to_connect_does_end(
     database = make_database("postgresql://me@db.example/x")
     with database.bells.listen("t"):
         await rings(connecting)
-        asyncio.get_running_loop().call_soon(fails.set)  # once the listener has been told to end
+        asyncio.get_running_loop().call_soon(fails.set)  # once the listener is cancelled
         await asyncio.wait_for(database.close(), PATIENCE_S)
 
 

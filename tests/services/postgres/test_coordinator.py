@@ -48,7 +48,7 @@ async def somebody_waits(server: PostgresqlServer) -> None:
     async def waits() -> bool:
         return bool(ask(server, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
 
-    await until(waits, "somebody waits for a lock")
+    await until(waits, "a session waits for a lock")
 
 
 class TestOnOneServer(CoordinatorConformance):
@@ -138,7 +138,7 @@ async def test_a_membership_that_has_lapsed_can_t_be_renewed_though_nobody_has_e
 
 @pytest.fixture
 async def telling_server() -> AsyncIterator[PostgresqlServer]:
-    """Tells every statement in its log."""
+    """Every statement is in its log."""
     async with PostgresqlServer(settings={"log_statement": "all"}) as server:
         yield server
 
@@ -169,7 +169,7 @@ async def test_a_membership_of_two_hundred_costs_a_call_to_join_to_renew_and_to_
     assert [len(await place.members()) for place in places] == [NODES] * PLACES
     ended = await each(lambda place, node: place.evict(node.id))
     assert renewed < 1.5 * NODES, "a call each; who listens may look meanwhile, now and then"
-    assert max(joined, ended) <= 2 * NODES + PLACES, "a call each, and at most one to tell of it"
+    assert max(joined, ended) <= 2 * NODES + PLACES, "a call each, and at most one to notify"
     _, changes = await places[1].watch(number, 0)
     assert [change.kind for change in changes] == ["joined"] * NODES + ["left"] * NODES
     assert await places[1].members() == []

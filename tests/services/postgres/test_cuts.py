@@ -46,7 +46,7 @@ pytestmark = pytest.mark.nightly
 LONG_S = 60.0
 AGES_S = 1e12
 READ = ({"not done"}, {"not done", "done"})
-"""How a call that reads may end: it has no outcome that somebody could be unsure of."""
+"""How a call that reads may end: it has no uncertain outcome."""
 
 # --- queue
 
@@ -229,7 +229,7 @@ COORDINATOR: dict[str, Callable[[PostgresCoordinator, Claim], Awaitable[object]]
     "claims of one": lambda coordinator, _: coordinator.claims(A.id),
     "watch": lambda coordinator, claim: coordinator.watch(claim.version, 0),
     "watch while a membership lapses": lambda coordinator, claim: coordinator.watch(claim.version, 0),
-    "watch while the tables are made anew": lambda coordinator, claim: coordinator.watch(claim.version, 0),
+    "watch while the tables are rebuilt": lambda coordinator, claim: coordinator.watch(claim.version, 0),
 }
 
 
@@ -240,7 +240,7 @@ async def test_a_call_of_the_coordinator_that_is_cut_leaves_what_its_error_says(
     monkeypatch: pytest.MonkeyPatch,
     act: str,
 ) -> None:
-    if "made anew" in act:
+    if "rebuilt" in act:
         monkeypatch.setattr(coordinators, "ROOM_BYTES", -AGES)
     async with wired(postgresql_server, make_database) as wire:
         coordinator, direct = [
@@ -276,7 +276,7 @@ async def test_a_call_of_the_coordinator_that_is_cut_leaves_what_its_error_says(
         "claims",
         "claims of one",
         "watch",
-        "watch while the tables are made anew",
+        "watch while the tables are rebuilt",
     ):
         assert outcomes in READ
     else:
@@ -351,7 +351,7 @@ TASKS: dict[str, Callable[[PostgresTasks, Tasks], Awaitable[object]]] = {
     "count": lambda store, _: store.count([CountMember("batch", 2, 1), CountMember("new", 2)]),
     "briefed": lambda store, tasks: store.briefed([("ended", tasks["ended"].epoch)]),
     "handed_over": lambda store, tasks: store.handed_over([EffectsLeft("ended", tasks["ended"].epoch)]),
-    "resend_effects": lambda store, _: store.resend_effects([ResendEffects("told", b"again")]),
+    "resend_effects": lambda store, _: store.resend_effects([ResendEffects("reported", b"again")]),
     "cancel": lambda store, _: store.cancel("delayed", "why"),
     "reset": lambda store, _: store.reset(["failed"]),
     "get": lambda store, _: store.get("begun"),
@@ -380,16 +380,18 @@ async def test_a_call_of_the_task_store_that_is_cut_leaves_what_its_error_says(
             await direct.queue([Task("queued", "t")])
             await direct.delay([DelayTask("delayed", "t", LONG_S / 2, b"m")])
             await direct.count([CountMember("batch", 2, 0)])
-            begun = await direct.start([wish(task_id) for task_id in ("begun", "ended", "told", "failed")])
+            begun = await direct.start(
+                [wish(task_id) for task_id in ("begun", "ended", "reported", "failed")]
+            )
             tasks = {task.task_id: task for task in begun}
             for task_id, state in (
                 ("ended", State.SUCCEEDED),
-                ("told", State.SUCCEEDED),
+                ("reported", State.SUCCEEDED),
                 ("failed", State.FAILED),
             ):
                 effects = b"e" if task_id == "ended" else b""
                 await direct.end([EndAttempt(task_id, tasks[task_id].epoch, state, effects=effects)])
-            await direct.briefed([("told", tasks["told"].epoch)])
+            await direct.briefed([("reported", tasks["reported"].epoch)])
             return tasks
 
         async def kept() -> object:

@@ -1,4 +1,4 @@
-"""PostgreSQL whose disk has no more room for its tables."""
+"""PostgreSQL on a full disk."""
 
 import asyncio
 import contextlib

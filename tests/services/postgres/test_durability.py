@@ -34,7 +34,7 @@ def test_a_sound_server_has_no_risk() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings,verdict,told",
+    "settings,verdict,text",
     [
         ({"server_version_num": "120022"}, "failed", "PostgreSQL 12"),
         ({"server_encoding": "LATIN1"}, "failed", "LATIN1"),
@@ -45,11 +45,11 @@ def test_a_sound_server_has_no_risk() -> None:
     ],
 )
 def test_a_setting_that_may_lose_writes_is_named_with_its_fix(
-    settings: dict[str, str], verdict: str, told: str
+    settings: dict[str, str], verdict: str, text: str
 ) -> None:
     [risk] = judge(STANDING._replace(settings=SOUND | settings), "holdfast")
     assert risk.verdict == verdict
-    assert told in risk.text
+    assert text in risk.text
     assert risk.fix
 
 
@@ -60,7 +60,7 @@ def test_commits_that_wait_for_no_disk_are_named_first() -> None:
 
 
 @pytest.mark.parametrize(
-    "standing,verdict,told",
+    "standing,verdict,text",
     [
         (STANDING._replace(is_standby=True), "failed", "takes no writes"),
         (STANDING._replace(standbys=["async"]), "warning", "every commit waits"),
@@ -76,11 +76,11 @@ def test_commits_that_wait_for_no_disk_are_named_first() -> None:
     ],
 )
 def test_a_server_that_may_lose_or_refuse_writes_is_a_risk(
-    standing: ServerStatus, verdict: str, told: str
+    standing: ServerStatus, verdict: str, text: str
 ) -> None:
     [risk] = judge(standing, "holdfast")
     assert (risk.server, risk.verdict) == ("", verdict)
-    assert told in risk.text
+    assert text in risk.text
     assert risk.fix
 
 

@@ -1,4 +1,4 @@
-"""Who keeps old versions of rows from being removed, as doctor tells it."""
+"""The holders of old versions of rows, as doctor reports them."""
 
 import psycopg
 import pytest

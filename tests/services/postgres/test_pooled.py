@@ -44,7 +44,7 @@ def kept_pool(kept_postgresql: PostgresqlServer) -> Iterator[PgbouncerServer]:
 @pytest.fixture
 async def url(postgresql_server: PostgresqlServer, kept_pool: PgbouncerServer) -> str:
     await kept_pool.heal()
-    await kept_pool.reconnect()  # what makes the server anew ends its connections
+    await kept_pool.reconnect()  # recreating the server ends its connections
     return kept_pool.url
 
 

@@ -42,7 +42,7 @@ class TestOnOneServer(KeyedQueueConformance, QueueConformance, QueueTransferConf
 
 @pytest.mark.nightly
 class TestWithoutWhatAPoolerTakesAway(KeyedQueueConformance, QueueConformance):
-    """Nothing is prepared or set for a connection, and nobody listens."""
+    """Nothing is prepared or set for a connection, and no notification is received."""
 
     @pytest.fixture
     def queue(self, make_queue: MakeQueue) -> Queue:
@@ -555,8 +555,8 @@ async def test_every_statement_finds_its_rows_by_an_index(make_queue: MakeQueue,
         ]
         found = []
         for statement, parameters in asked:
-            told = await connection.execute(b"EXPLAIN " + database.sql(statement), parameters)
-            found.append("\n".join(line for (line,) in await told.fetchall()))
+            plan = await connection.execute(b"EXPLAIN " + database.sql(statement), parameters)
+            found.append("\n".join(line for (line,) in await plan.fetchall()))
         return found
 
     receive, keep, *_, take, _, _ = plans_ = await database.lane("queue").write(plans)

@@ -1,4 +1,4 @@
-"""What PostgreSQL's errors become, on a real server; and that no password is told."""
+"""What PostgreSQL's errors become, on a real server; and that no password is shown."""
 
 import re
 from collections.abc import AsyncIterator
@@ -141,7 +141,7 @@ async def test_what_a_role_has_set_changes_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "query, kind, told",
+    "query, kind, text",
     [
         ("SELECT pg_terminate_backend(pg_backend_pid())", Unavailable, "57P01"),
         ("SET statement_timeout = 1; SELECT pg_sleep(9)", Unavailable, "57014"),
@@ -164,9 +164,9 @@ async def test_a_refusal_says_what_it_means(
     make_database: MakeDatabase,
     query: str,
     kind: type[HoldfastError],
-    told: str,
+    text: str,
 ) -> None:
     url = postgresql_server.url.replace("postgres@", f"postgres:{PASSWORD}@")
     error = await refused(make_database, url, query)
     assert type(error) is kind
-    assert re.search(told, str(error)), error
+    assert re.search(text, str(error)), error

@@ -89,7 +89,7 @@ def test_it_decides_as_the_ledger_does(kept_postgresql: PostgresqlServer) -> Non
 
 
 class Pauses(SystemClock):
-    """A clock that tells when somebody pauses."""
+    """A clock that sets an event at each pause."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,10 +169,10 @@ async def found_empty(state: PostgresState) -> None:
             return await state.peek(KEY) is None
         return False
 
-    await until(answers, "the tables are made anew", timeout_s=PATIENCE_S)
+    await until(answers, "the tables are created again", timeout_s=PATIENCE_S)
 
 
-# --- servers that lose what they were told
+# --- servers that lose writes
 
 
 @pytest.mark.nightly
@@ -266,7 +266,7 @@ async def test_a_reader_misses_no_commit_that_comes_late(
     make_database: MakeDatabase,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A commit has its cursors and isn't committed yet, when another one comes and somebody reads."""
+    """A commit has its cursors and isn't committed yet, when another one comes and a reader reads."""
     patient = make_database(postgresql_server.url, timeout_s=3 * PATIENCE_S, lock_timeout_s=2 * PATIENCE_S)
     state = PostgresState(patient, Writer("a"))  # the server ends a transaction that stands still longer
     other = PostgresState(make_database(postgresql_server.url), Writer("b"))

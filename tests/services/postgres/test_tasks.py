@@ -67,7 +67,7 @@ async def test_if_briefs_can_t_be_added_no_outcome_is_stored(
         connection.execute("ALTER TABLE holdfast.messages RENAME TO elsewhere")
         end = EndAttempt("k", begun.epoch, State.SUCCEEDED)
         with pytest.raises(HoldfastError, match="messages"):
-            await tasks.end_and_brief([end], BRIEFS, lambda task: Outgoing(b"told"))
+            await tasks.end_and_brief([end], BRIEFS, lambda task: Outgoing(b"brief"))
         connection.execute("ALTER TABLE holdfast.elsewhere RENAME TO messages")
     assert await tasks.get("k") == begun
 

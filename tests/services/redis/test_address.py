@@ -40,7 +40,7 @@ def test_a_redis_url_is_parsed_into_its_parts(url: str, address: RedisAddress) -
 
 
 @pytest.mark.parametrize(
-    "url, told",
+    "url, text",
     [
         ("", "write redis://"),
         ("http://h", "'http' is no kind of Redis"),
@@ -69,10 +69,10 @@ def test_a_redis_url_is_parsed_into_its_parts(url: str, address: RedisAddress) -
         ("redis://h#1", "percent-encode it"),
     ],
 )
-def test_what_is_wrong_is_named_with_what_to_write(url: str, told: str) -> None:
+def test_what_is_wrong_is_named_with_what_to_write(url: str, text: str) -> None:
     with pytest.raises(ConfigError) as raised:
         parse(url)
-    assert told in str(raised.value)
+    assert text in str(raised.value)
 
 
 @pytest.mark.parametrize("password", ["pa/geheim", "pa?geheim", "pa#geheim", "pa:/geheim"])

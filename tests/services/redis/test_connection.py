@@ -184,8 +184,8 @@ async def test_users_get_in_with_their_passwords_only(connect: Connect) -> None:
             server.url_as("ann", "falsch"): "user or password is wrong",
             server.url_as("eve", "geheim"): "user or password is wrong",
         }
-        for url, told in wrong.items():
-            with pytest.raises(ConfigError, match=told) as raised:
+        for url, text in wrong.items():
+            with pytest.raises(ConfigError, match=text) as raised:
                 await connect(url).script(ADD, ["{holdfast}:k"], 1)
             assert "falsch" not in str(raised.value)
             assert "geheim" not in str(raised.value)
@@ -207,8 +207,8 @@ async def test_calls_work_over_tls_and_check_certificates(connect: Connect, tmp_
         connection = connect(server.url)
         assert await connection.script(ADD, ["k"], 1) == 1
         subscription = await connection.subscribe("k", "channel")
-        await connection.command("k", "PUBLISH", "channel", "told")
-        assert await subscription.next() == ("channel", b"told")
+        await connection.command("k", "PUBLISH", "channel", "text")
+        assert await subscription.next() == ("channel", b"text")
         with pytest.raises(ConfigError, match="name the authority's file with"):
             await connect(f"rediss://:geheim@{server.address}").command("k", "GET", "k")
         with pytest.raises(HoldfastError) as raised:
@@ -343,8 +343,8 @@ async def test_a_subscription_is_where_the_key_is(redis_cluster: RedisCluster, c
     connection = connect(redis_cluster.url)
     for key in ("a", "b", "c"):
         subscription = await connection.subscribe(key, key)
-        await connection.script(script("return redis.call('PUBLISH', KEYS[1], 'told')"), [key])
-        assert await subscription.next() == (key, b"told")
+        await connection.script(script("return redis.call('PUBLISH', KEYS[1], 'text')"), [key])
+        assert await subscription.next() == (key, b"text")
 
 
 async def test_a_key_that_moves_is_followed(redis_cluster: RedisCluster, connect: Connect) -> None:

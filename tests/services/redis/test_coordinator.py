@@ -217,8 +217,8 @@ async def test_what_is_not_understood_is_passed_over(
     coordinator = coordinate(redis_server.url)
     number, _ = await coordinator.watch(-1, 0)
     channel = "{holdfast}:coordinator:changes"
-    for told in ("", "moon full", "claim", "claim x y z", "joined {", 'left {"id": 1}', b"claim 1 \xff k"):
-        await connect(redis_server.url).command(channel, "PUBLISH", channel, told)
+    for message in ("", "moon full", "claim", "claim x y z", "joined {", 'left {"id": 1}', b"claim 1 \xff k"):
+        await connect(redis_server.url).command(channel, "PUBLISH", channel, message)
     await coordinator.join(A, 60)
     await _until_heard(coordinator, number + 8)
     _, [change] = await coordinator.watch(number, PATIENCE_S)
@@ -289,7 +289,7 @@ async def test_names_and_loads_may_hold_any_text(redis_server: RedisServer, coor
 
 
 async def _until_heard(coordinator: RedisCoordinator, number: int) -> None:
-    """Return once so much was published, without reading it."""
+    """Return once that number of messages was published, without reading them."""
     async with asyncio.timeout(PATIENCE_S):
         now, _ = await coordinator.watch(-1, 0)
         while now < number:
@@ -303,7 +303,7 @@ async def _ask(server: RedisServer, *words: str) -> object:
 
 
 async def _calls(server: RedisServer) -> dict[str, int]:
-    """Commands that the server ran since its counts were reset, those of looking at them left out."""
+    """Commands that the server ran since its counts were reset, without the reading of the counts."""
     async with server.client() as client:
         stats = await client.info("commandstats")
     counts = {name.removeprefix("cmdstat_"): int(stat["calls"]) for name, stat in stats.items()}

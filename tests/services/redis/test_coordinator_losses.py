@@ -253,7 +253,7 @@ async def _insist(first: Awaitable[T] | None, call: Callable[[], Awaitable[T]]) 
 
 
 async def _replicated(master: RedisServer, replicas: int) -> None:
-    """Return once so many replicas have all."""
+    """Return once that number of replicas has everything."""
     assert await _ask(master, "WAIT", str(replicas), "10000") == replicas
 
 

@@ -39,7 +39,7 @@ class Town:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def deafen(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         assert self._server is not None
         self._server.close()
 
@@ -73,7 +73,7 @@ class Town:
 
 
 async def command(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> list[bytes]:
-    """The next command that a client sends, after what it tells of itself."""
+    """The next command of a client, after its handshake."""
     while True:
         count = int((await reader.readline())[1:])
         words = []

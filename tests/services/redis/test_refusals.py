@@ -7,7 +7,7 @@ from holdfast.services.redis.refusals import RedisRefused
 
 
 @pytest.mark.parametrize(
-    "reply, error, told",
+    "reply, error, text",
     [
         ("LOADING Redis is loading the dataset in memory", Unavailable, "loading"),
         ("BUSY Redis is busy running a script.", Unavailable, "script blocks"),
@@ -28,7 +28,7 @@ from holdfast.services.redis.refusals import RedisRefused
         ("ERR unknown command `SENTINEL`, with args beginning with:", ConfigError, "no Sentinel"),
         ("ERR unknown command 'SENTINEL', with args beginning with:", ConfigError, "no Sentinel"),
         ("ERR something new", OperationRefused, "something new"),
-        # as 6.2 tells of an error inside a script
+        # as 6.2 reports an error inside a script
         (
             "ERR Error running script (call to f_1): @user_script:1: -OOM command not allowed",
             Unavailable,
@@ -41,8 +41,8 @@ from holdfast.services.redis.refusals import RedisRefused
         ),
     ],
 )
-def test_a_refusal_says_what_to_do(reply: str, error: type[HoldfastError], told: str) -> None:
+def test_a_refusal_says_what_to_do(reply: str, error: type[HoldfastError], text: str) -> None:
     explained = RedisRefused(reply).explain("claim at redis://h")
     assert type(explained) is error
-    assert told in str(explained)
+    assert text in str(explained)
     assert str(explained).startswith("claim at redis://h: ")

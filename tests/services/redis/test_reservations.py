@@ -187,14 +187,14 @@ async def delayed(redis: Any) -> list[tuple[bytes, float]]:
 
 
 async def send(queue: RedisQueue, key: str, count: int, first: int = 0) -> None:
-    """Send so many messages of a key, with their numbers."""
+    """Send ``count`` messages of a key, with their numbers."""
     messages = [Outgoing(f"{key}{number}".encode(), key=key) for number in range(first, first + count)]
     for begin in range(0, count, queue.max_batch):
         await queue.send(messages[begin : begin + queue.max_batch])
 
 
 async def take_all(queue: RedisQueue, key: str) -> list[Delivery]:
-    """Take until there is no more."""
+    """Take until nothing is left."""
     deliveries: list[Delivery] = []
     async with asyncio.timeout(PATIENCE_S):
         while True:

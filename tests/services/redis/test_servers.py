@@ -1,4 +1,4 @@
-"""Which servers there are, as Sentinels made for the tests tell."""
+"""The choice of servers by Sentinels that the tests script."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,8 +14,8 @@ from tests.services.redis.test_lane import command
 PATIENCE_S = 30.0
 
 
-class ToldSentinel:
-    """A Sentinel that says what a test tells it."""
+class ScriptedSentinel:
+    """A Sentinel with scripted answers."""
 
     def __init__(self, master: RedisServer, password: str) -> None:
         self.master = master
@@ -30,7 +30,7 @@ class ToldSentinel:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def switch(self, master: RedisServer) -> None:
-        """Name another master, and tell those who listen."""
+        """Name another master, and notify subscribers."""
         self.master = master
         for writer in self._followers:
             writer.write(b"*3\r\n$7\r\nmessage\r\n$14\r\n+switch-master\r\n$4\r\nmain\r\n")
@@ -65,20 +65,20 @@ class ToldSentinel:
             writer.close()
 
 
-Told = Callable[..., Awaitable[ToldSentinel]]
+SentinelAt = Callable[..., Awaitable[ScriptedSentinel]]
 
 
 @pytest.fixture
-async def told() -> AsyncIterator[Told]:
+async def sentinel_at() -> AsyncIterator[SentinelAt]:
     """Makes Sentinels that name a master."""
     made = []
 
-    async def told(master: RedisServer, password: str = "") -> ToldSentinel:
-        made.append(ToldSentinel(master, password))
+    async def sentinel_at(master: RedisServer, password: str = "") -> ScriptedSentinel:
+        made.append(ScriptedSentinel(master, password))
         await made[-1].start()
         return made[-1]
 
-    yield told
+    yield sentinel_at
     for sentinel in made:
         await sentinel.close()
 
@@ -89,7 +89,7 @@ async def other_server() -> AsyncIterator[RedisServer]:
         yield server
 
 
-def url(*sentinels: ToldSentinel, who: str = "") -> str:
+def url(*sentinels: ScriptedSentinel, who: str = "") -> str:
     return f"redis+sentinel://{who}{','.join(f'127.0.0.1:{s.port}' for s in sentinels)}/main"
 
 
@@ -99,9 +99,9 @@ async def port_of(connection: RedisConnection) -> int:
 
 
 async def test_a_new_master_is_followed_while_the_old_one_lives(
-    redis_server: RedisServer, other_server: RedisServer, told: Told, connect: Connect
+    redis_server: RedisServer, other_server: RedisServer, sentinel_at: SentinelAt, connect: Connect
 ) -> None:
-    sentinel, late = await told(redis_server), await told(redis_server)
+    sentinel, late = await sentinel_at(redis_server), await sentinel_at(redis_server)
     connection = connect(url(sentinel, late))
     assert await port_of(connection) == redis_server.port
     subscription = await connection.subscribe("k", "channel")
@@ -117,12 +117,12 @@ async def test_a_new_master_is_followed_while_the_old_one_lives(
 
 
 async def test_who_is_named_but_is_no_master_is_not_used(
-    redis_server: RedisServer, told: Told, connect: Connect
+    redis_server: RedisServer, sentinel_at: SentinelAt, connect: Connect
 ) -> None:
     replica = RedisServer()
     replica.follow(redis_server)
     async with replica:
-        wrong, right = await told(replica), await told(redis_server)
+        wrong, right = await sentinel_at(replica), await sentinel_at(redis_server)
         assert await port_of(connect(url(wrong, right))) == redis_server.port
         with pytest.raises(Unavailable, match=r"a Sentinel names it as master, but it isn.t one"):
             await port_of(connect(url(wrong)))
@@ -131,12 +131,12 @@ async def test_who_is_named_but_is_no_master_is_not_used(
 async def test_a_lost_sentinel_is_replaced(
     redis_server: RedisServer,
     other_server: RedisServer,
-    told: Told,
+    sentinel_at: SentinelAt,
     connect: Connect,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("holdfast.services.redis.servers.FOLLOW_AGAIN_S", 0.01)
-    lost, kept = await told(redis_server), await told(redis_server)
+    lost, kept = await sentinel_at(redis_server), await sentinel_at(redis_server)
     connection = connect(url(lost, kept))
     assert await port_of(connection) == redis_server.port
     await lost.followed.wait()
@@ -151,10 +151,10 @@ async def test_a_lost_sentinel_is_replaced(
 
 @pytest.mark.parametrize("password", ["", "geheim"])
 async def test_sentinels_get_the_password_if_they_want_it(
-    password: str, told: Told, connect: Connect
+    password: str, sentinel_at: SentinelAt, connect: Connect
 ) -> None:
     async with RedisServer(password="geheim") as server, RedisServer(password="geheim") as other:
-        sentinel = await told(server, password)
+        sentinel = await sentinel_at(server, password)
         connection = connect(url(sentinel, who=":geheim@"))
         assert await port_of(connection) == server.port
         await sentinel.followed.wait()
@@ -165,8 +165,8 @@ async def test_sentinels_get_the_password_if_they_want_it(
 
 
 async def test_a_sentinel_that_wants_a_password_that_nobody_gave(
-    redis_server: RedisServer, told: Told, connect: Connect
+    redis_server: RedisServer, sentinel_at: SentinelAt, connect: Connect
 ) -> None:
-    sentinel = await told(redis_server, "geheim")
+    sentinel = await sentinel_at(redis_server, "geheim")
     with pytest.raises(ConfigError, match="it wants a password"):
         await port_of(connect(url(sentinel)))

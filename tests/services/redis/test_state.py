@@ -141,7 +141,7 @@ async def standing(state: StateStore, key: str = KEY) -> Checkpoint:
     return checkpoint
 
 
-# --- servers that lose what they were told
+# --- servers that lose writes
 
 
 async def test_an_emptied_server_accepts_nothing_of_openings_it_forgot(
@@ -472,7 +472,7 @@ async def test_keys_of_a_server_that_is_away_don_t_hold_up_others(
 async def test_a_node_of_an_older_version_takes_nothing_from_what_acts(
     state: RedisState, redis_server: RedisServer
 ) -> None:
-    """Its commits know nothing of what acts, and list the key among those that may expire."""
+    """Its commits know nothing of effects and timers, and list the key as one that may expire."""
     acting = await committed(state, effects=(effect(1, 0),), timers=TIMERS, due=5.0)
     async with redis_server.client() as redis:
         assert await redis.zscore("{holdfast:0}:idle", KEY) is None, "where it would look what may expire"
@@ -569,7 +569,7 @@ async def test_a_waiting_reader_makes_one_call(redis_server: RedisServer, make_s
     await blocked(redis_server, 2)
     await writer.commit(next_commit(opened, results=(Result("0:1", b"r"),)))
     assert [len(found) for found in await asyncio.gather(*readers)] == [1, 1, 1]
-    assert meter.calls["redis", "XREAD"] == 2, "those of one stream share it"
+    assert meter.calls["redis", "XREAD"] == 2, "readers of one stream share it"
     assert meter.calls["redis", "XRANGE"] == 4
 
 
@@ -596,7 +596,7 @@ async def test_closing_ends_a_waiting_reader(redis_server: RedisServer, make_sta
 
 
 async def blocked(server: RedisServer, clients: int) -> None:
-    """Wait until so many clients wait at the server."""
+    """Wait until ``clients`` clients are blocked at the server."""
     async with server.client() as redis:
 
         async def are_blocked() -> bool:

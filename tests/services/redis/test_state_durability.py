@@ -29,7 +29,7 @@ def test_a_sound_server_has_no_risk() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings,verdict,told",
+    "settings,verdict,text",
     [
         ({"appendonly": "no"}, "failed", "every checkpoint"),
         ({"appendonly": "no", "save": "3600 1"}, "warning", "snapshots"),
@@ -41,16 +41,16 @@ def test_a_sound_server_has_no_risk() -> None:
     ],
 )
 def test_a_setting_that_may_lose_writes_is_named_with_its_fix(
-    settings: dict[str, str], verdict: str, told: str
+    settings: dict[str, str], verdict: str, text: str
 ) -> None:
     [risk] = judge("h:1", SOUND | settings, INFO)
     assert (risk.server, risk.verdict) == ("h:1", verdict)
-    assert told in risk.text
+    assert text in risk.text
     assert risk.fix
 
 
 @pytest.mark.parametrize(
-    "info,verdict,told",
+    "info,verdict,text",
     [
         ({"redis_version": "6.0.16"}, "failed", "6.0.16"),
         ({"redis_version": ""}, "failed", "unknown version"),
@@ -59,11 +59,11 @@ def test_a_setting_that_may_lose_writes_is_named_with_its_fix(
     ],
 )
 def test_a_server_that_may_lose_or_refuse_writes_is_a_risk(
-    info: dict[str, str], verdict: str, told: str
+    info: dict[str, str], verdict: str, text: str
 ) -> None:
     [risk] = judge("", SOUND, INFO | info)
     assert risk.verdict == verdict
-    assert told in risk.text
+    assert text in risk.text
 
 
 async def risks(url: str) -> list[Risk]:
@@ -88,8 +88,8 @@ async def test_risks_are_read_from_the_master(redis_sentinel: RedisSentinel) -> 
 
 
 async def test_every_master_of_a_cluster_is_asked(redis_cluster: RedisCluster) -> None:
-    told = {risk.server for risk in await risks(redis_cluster.url)}
-    assert told == {server.address for server in await redis_cluster.masters()}
+    text = {risk.server for risk in await risks(redis_cluster.url)}
+    assert text == {server.address for server in await redis_cluster.masters()}
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ async def write_for_ever(database: Database, pipe: Connection) -> None:
 
 
 async def block_in_a_transaction(database: Database, pipe: Connection) -> None:
-    """Say so from the middle of a transaction, and stay there until told to go on."""
+    """Print from the middle of a transaction, and stay there until a line arrives."""
 
     def block(transaction: Transaction) -> None:
         transaction.execute("INSERT INTO queues (name) VALUES ('unfinished')")
@@ -86,7 +86,7 @@ async def block_in_a_transaction(database: Database, pipe: Connection) -> None:
 
 
 async def idle(database: Database, pipe: Connection) -> None:
-    """Write, then wait to be told to go on."""
+    """Write, then wait for a line."""
     await SqliteQueue(database, "q", SystemClock()).send([Outgoing(b"x")])
     pipe.send("idle")
     await asyncio.to_thread(pipe.recv)
@@ -109,7 +109,7 @@ async def listen(database: Database, pipe: Connection) -> None:
 
 
 async def take(database: Database, pipe: Connection) -> None:
-    """Take the messages of the key ``a`` until there are no more; say what came."""
+    """Take the messages of the key ``a`` until none is left; print them."""
     queue = SqliteQueue(database, "q", SystemClock())
     await queue.reserve("a", "child", 1, 60)
     pipe.send("ready")

@@ -30,7 +30,7 @@ NEXT = "whsec_" + base64.b64encode(b"its successor, as long..").decode()
 
 
 class Office:
-    """A web server that notes what is posted, and answers as it is told."""
+    """A web server that notes what is posted, and gives the set answer."""
 
     def __init__(self) -> None:
         self.posted: list[tuple[str, dict[str, str], bytes]] = []
@@ -153,23 +153,23 @@ async def test_an_answer_that_may_change_is_asked_for_again(
     assert not isinstance(caught.value, Busy)
 
 
-@pytest.mark.parametrize("told, least_s, most_s", [("7", 7, 7), ("90000", 300, 300), ("date", 20, 40)])
+@pytest.mark.parametrize("header, least_s, most_s", [("7", 7, 7), ("90000", 300, 300), ("date", 20, 40)])
 async def test_a_pause_that_the_server_asks_for_is_told(
-    office: Office, open_target: Open, told: str, least_s: float, most_s: float
+    office: Office, open_target: Open, header: str, least_s: float, most_s: float
 ) -> None:
-    wait = formatdate(time.time() + 31, usegmt=True) if told == "date" else told
+    wait = formatdate(time.time() + 31, usegmt=True) if header == "date" else header
     office.answer = lambda: web.Response(status=429, headers={"Retry-After": wait})
     with pytest.raises(Busy) as caught:
         await open_target(office.url).take([effect()])
     assert least_s <= caught.value.retry_after_s <= most_s
 
 
-@pytest.mark.parametrize("told", ["soon", "-5", "nan", "1e999", "0", "Mon, 99 Foo 2020"])
-async def test_a_pause_that_makes_no_sense_is_ignored(office: Office, open_target: Open, told: str) -> None:
-    office.answer = lambda: web.Response(status=503, headers={"Retry-After": told})
+@pytest.mark.parametrize("header", ["soon", "-5", "nan", "1e999", "0", "Mon, 99 Foo 2020"])
+async def test_a_pause_that_makes_no_sense_is_ignored(office: Office, open_target: Open, header: str) -> None:
+    office.answer = lambda: web.Response(status=503, headers={"Retry-After": header})
     with pytest.raises(Unavailable) as caught:
         await open_target(office.url).take([effect()])
-    assert not (isinstance(caught.value, Busy) and told != "1e999")
+    assert not (isinstance(caught.value, Busy) and header != "1e999")
 
 
 async def test_a_redirect_is_refused_and_not_followed(office: Office, open_target: Open) -> None:

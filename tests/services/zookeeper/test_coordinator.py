@@ -253,8 +253,8 @@ async def test_who_holds_a_claim_hears_that_it_was_taken(
     await coordinator.join(A, TTL_S)
     number, _ = await coordinator.watch(-1, 0)
     mine = await coordinator.claim("s/k", A.id)
-    number, told = await next_claim(coordinator, number)
-    assert told == mine
+    number, claim_seen = await next_claim(coordinator, number)
+    assert claim_seen == mine
     if how == "overwritten":
         stranger.set("/tasks/s%2Fk", path.encode())
     else:
@@ -287,9 +287,9 @@ async def test_what_other_programs_did_while_the_connection_was_away_is_asked_fo
             await wire.accept()
             async with asyncio.timeout(30):
                 while True:
-                    told = await far.watch(number, 1)
-                    if told != (number, []):
-                        return told
+                    claim_seen = await far.watch(number, 1)
+                    if claim_seen != (number, []):
+                        return claim_seen
 
         async def claim() -> None:
             await near.claim("s/j", A.id)
@@ -371,7 +371,7 @@ async def test_a_log_that_another_program_writes_into_ends_no_watch(
         while (await coordinator.watch(number, 1))[0] >= 0:
             pass
         number, _ = await coordinator.watch(-1, 0)
-        while True:  # until it has begun anew
+        while True:  # until it has begun again
             await coordinator.release(await coordinator.claim("s/k", A.id))
             after, changes = await coordinator.watch(number, 1)
             if changes:

@@ -10,7 +10,7 @@ LATE_S = 1000.0
 
 
 class Clock(SystemClock):
-    """Stands at ``at``, and tells when it was asked."""
+    """A clock that stands at ``at``, and sets an event when it is read."""
 
     def __init__(self) -> None:
         self.at = 0.0

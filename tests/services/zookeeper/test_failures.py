@@ -317,7 +317,7 @@ async def failing(call: Callable[[], Awaitable[object]]) -> None:
 async def test_a_membership_that_lapsed_while_no_server_could_be_asked_is_not_said_to_be_lost(
     far: ZooKeeperCoordinator, wire: TcpFaults
 ) -> None:
-    """Nobody knows of anything that was taken from it. Servers that are there again have the last word."""
+    """Nothing shows that anything was taken from it. Servers that are back decide."""
     await far.members()
     await far.join(A, SHORT_S)
     wire.refuse()

@@ -45,12 +45,12 @@ async def test_only_the_user_that_made_the_tree_is_let_in(connect: Connect, owne
     await other.join(B, TTL_S)
     claim = await one.claim("s/k", B.id)
     assert await other.release(await one.transfer(claim, A.id)) is True
-    nobody = replace(owned, username="", password="")
-    for stranger in (connect(nobody), connect(replace(owned, password="wrong"))):
+    anonymous = replace(owned, username="", password="")
+    for unknown in (connect(anonymous), connect(replace(owned, password="wrong"))):
         with pytest.raises(ConfigError, match="belong to others"):
-            await stranger.members()
+            await unknown.members()
         with pytest.raises(ConfigError, match="belong to others"):
-            await stranger.join(A, TTL_S)
+            await unknown.join(A, TTL_S)
     plain = KazooClient(owned.servers + owned.chroot)
     plain.start()
     with pytest.raises(NoAuthError):
@@ -156,6 +156,6 @@ async def test_files_for_tls_that_are_missing_are_named(connect: Connect, tmp_pa
 
 
 def test_without_tls_no_authorities_are_read(address: ZooKeeperAddress, connect: Connect) -> None:
-    """To read those of the machine takes longer than all else that many a command does."""
+    """Reading the machine's own takes longer than the rest of many commands."""
     with mock.patch("ssl.create_default_context", side_effect=AssertionError):
         connect(address)
