@@ -260,8 +260,8 @@ def test_a_url_without_tls_is_for_this_host_unless_it_is_allowed(open_target: Op
         ("https://host/ä", "percent-encode"),
         ("https://host/a b", "percent-encode"),
         ("https://host/a\r\nX-Evil: 1", "percent-encode"),
-        ("https://[::1/", "no URL"),
-        ("https://host:99999/", "no URL"),
+        ("https://[::1/", "isn't a URL"),
+        ("https://host:99999/", "isn't a URL"),
     ],
 )
 def test_a_url_that_is_wrong_is_refused_where_it_is_sent_to(url: str, said: str, open_target: Open) -> None:

@@ -121,13 +121,9 @@ class PostgresCoordinator:
         return (await self._ask(_Request("evict", member))).verdict == "done"
 
     async def members(self) -> list[Member]:
-        async def read(connection: Connection) -> list[Member]:
-            rows = await (await connection.execute(self._members, binary=True)).fetchall()
-            return [
-                member for (record,) in rows if (member := read_member(record, _member.decode)) is not None
-            ]
-
-        return await self._lane.read(read)
+        rows = await self._lane.rows(self._members)
+        members = (read_member(record, _member.decode) for (record,) in rows)
+        return [member for member in members if member is not None]
 
     # --- claims
 
@@ -155,14 +151,8 @@ class PostgresCoordinator:
         return answer.verdict == "done"
 
     async def claims(self, member: str | None = None) -> list[Claim]:
-        async def read(connection: Connection) -> list[Claim]:
-            if member is None:
-                rows = await connection.execute(self._claims, binary=True)
-            else:
-                rows = await connection.execute(self._claims_of, (member,), binary=True)
-            return [Claim(*row) for row in await rows.fetchall()]
-
-        return await self._lane.read(read)
+        query, parameters = (self._claims, None) if member is None else (self._claims_of, (member,))
+        return [Claim(*row) for row in await self._lane.rows(query, parameters)]
 
     # --- changes
 
@@ -171,7 +161,7 @@ class PostgresCoordinator:
         with self._database.bells.listen(TOPIC) as rung:
             while True:
                 rung.clear()
-                look = await self._lane.read(lambda connection: self._see(connection, after))
+                look = await self._see(after)
                 if look.untidy:
                     await self._rebuild()
                 if look.lapse_s is not None and look.lapse_s <= 0:
@@ -206,9 +196,9 @@ class PostgresCoordinator:
         found = {row[0]: Claim(*row) for row in await rows.fetchall()}
         return [found.get(key) for key in keys]
 
-    async def _see(self, connection: Connection, after: int) -> _WatchPage:
+    async def _see(self, after: int) -> _WatchPage:
         asked = {"after": after, "page": PAGE, "room": ROOM_BYTES}
-        rows = await (await connection.execute(self._look, asked, binary=True)).fetchall()
+        rows = await self._lane.rows(self._look, asked)
         lapse_s, untidy = rows[0][:2]
         entries = [row[2:] for row in rows if row[2] is not None]
         first = entries[0][0] if entries else 0

@@ -154,6 +154,14 @@ class PostgresLane:
         result: T = await self._submit(_each, query, alone=True, writes=False)
         return result
 
+    async def rows(self, query: bytes, parameters: Any = None, *, binary: bool = True) -> list[Row]:
+        """Return the rows of one query, which changes nothing, as :meth:`read` does."""
+
+        async def read(connection: Connection) -> list[Row]:
+            return await (await connection.execute(query, parameters, binary=binary)).fetchall()
+
+        return await self.read(read)
+
     async def run_once(
         self,
         statement: Callable[[Connection, Sequence[ItemT]], Awaitable[Sequence[T | HoldfastError]]],

@@ -177,11 +177,7 @@ async def all_names(database: PostgresDatabase) -> list[str]:
 
 
 async def _names(database: PostgresDatabase, query: str) -> list[str]:
-    async def read(connection: Connection) -> list[str]:
-        rows = await connection.execute(database.sql(query))
-        return [name for (name,) in await rows.fetchall()]
-
-    return await database.lane("queue").read(read)
+    return [name for (name,) in await database.lane("queue").rows(database.sql(query))]
 
 
 class PostgresQueue(NumberedQueue):
@@ -239,7 +235,7 @@ class PostgresQueue(NumberedQueue):
         check_bodies((m.body for m in messages), self.max_bytes)
         database = self.messages.database
         identity, add = database.sql(IDENTITY).decode(), database.sql(ADD).decode()
-        home = await self._lane.read(self._identity)
+        [[home]] = await self._lane.rows(database.sql(IDENTITY))
         loop = asyncio.get_running_loop()
 
         def steps() -> Generator[CallerStatement, Any, list[str]]:
@@ -297,12 +293,9 @@ class PostgresQueue(NumberedQueue):
         return freed
 
     async def depth(self) -> Depth:
-        async def read(connection: Connection) -> Depth:
-            rows = await connection.execute(self._depth, {"queue": self._name})
-            total, in_flight, delayed, dead, lag_s = await rows.fetchone() or (0, 0, 0, 0, None)
-            return Depth(total - in_flight - delayed, in_flight, delayed, dead, max(0.0, float(lag_s or 0)))
-
-        return await self._lane.read(read)
+        rows = await self._lane.rows(self._depth, {"queue": self._name}, binary=False)
+        total, in_flight, delayed, dead, lag_s = rows[0]
+        return Depth(total - in_flight - delayed, in_flight, delayed, dead, max(0.0, float(lag_s or 0)))
 
     # --- reservations
 
@@ -365,13 +358,8 @@ class PostgresQueue(NumberedQueue):
 
     async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
         wanted = None if key is None else key.encode()
-
-        async def read(connection: Connection) -> list[DeadLetter]:
-            parameters = (self._name, after.encode(), wanted, wanted, limit)
-            rows = await connection.execute(self._letters, parameters, binary=True)
-            return [_dead_letter(row) for row in await rows.fetchall()]
-
-        return await self._lane.read(read)
+        parameters = (self._name, after.encode(), wanted, wanted, limit)
+        return [_dead_letter(row) for row in await self._lane.rows(self._letters, parameters)]
 
     async def redrive(self, ids: Sequence[str]) -> int:
         redriven = await self._drop(self._redrive, ids)
@@ -399,21 +387,18 @@ class PostgresQueue(NumberedQueue):
     # --- transfer
 
     async def waiting(self, limit: int, after: str = "") -> list[WaitingMessage]:
-        async def read(connection: Connection) -> list[WaitingMessage]:
-            rows = await connection.execute(self._waiting, (self._name, int(after or 0), limit), binary=True)
-            return [
-                WaitingMessage(
-                    str(number),
-                    body,
-                    decode_attributes(attributes),
-                    max(0, delay or 0) / 1e6,
-                    receives,
-                    key=(key or b"").decode(),
-                )
-                for number, delay, receives, key, attributes, body in await rows.fetchall()
-            ]
-
-        return await self._lane.read(read)
+        rows = await self._lane.rows(self._waiting, (self._name, int(after or 0), limit))
+        return [
+            WaitingMessage(
+                str(number),
+                body,
+                decode_attributes(attributes),
+                max(0, delay or 0) / 1e6,
+                receives,
+                key=(key or b"").decode(),
+            )
+            for number, delay, receives, key, attributes, body in rows
+        ]
 
     async def restore(self, messages: Sequence[WaitingMessage], above: int = 0) -> None:
         check_bodies((m.body for m in messages), self.max_bytes)
@@ -446,11 +431,6 @@ class PostgresQueue(NumberedQueue):
         self.wake()
 
     # --- how it is done
-
-    async def _identity(self, connection: Connection) -> str:
-        rows = await connection.execute(self.messages.database.sql(IDENTITY))
-        [identity] = await rows.fetchone() or ("",)
-        return str(identity)
 
     async def _take(self, asked: ReceiveCall) -> ReceiveAnswer:
         """Receive the messages that can be delivered at once. If cancelled, gives back what it got. A crash

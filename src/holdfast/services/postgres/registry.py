@@ -40,11 +40,8 @@ class PostgresRegistry:
         self._version, self._put, self._drop = map(database.sql, (VERSION, PUT, DROP))
 
     async def get(self, name: str) -> Document | None:
-        async def get(connection: Connection) -> Document | None:
-            row = await (await connection.execute(self._get, (name,), binary=True)).fetchone()
-            return Document(*row) if row else None
-
-        return await self._lane.read(get)
+        rows = await self._lane.rows(self._get, (name,))
+        return Document(*rows[0]) if rows else None
 
     async def put(self, name: str, body: bytes, expect: int) -> Document | None:
         check_document(name, body, self.max_bytes)
@@ -73,11 +70,7 @@ class PostgresRegistry:
         return dropped
 
     async def list(self, prefix: str) -> list[Document]:
-        async def list_(connection: Connection) -> list[Document]:
-            rows = await connection.execute(self._list, (prefix,), binary=True)
-            return [Document(*row) for row in await rows.fetchall()]
-
-        return await self._lane.read(list_)
+        return [Document(*row) for row in await self._lane.rows(self._list, (prefix,))]
 
     async def changed(self, name: str, version: int, wait_s: float) -> Document | None:
         deadline, closings = self._clock.monotonic() + wait_s, self._closings

@@ -96,13 +96,10 @@ class PostgresResults:
 
     async def find(self, key: str, name: str) -> Logged | None:
         """As the port says of ``result``."""
-
-        async def find(connection: Connection) -> Logged | None:
-            rows = await connection.execute(self._find, (key, name.encode()), binary=True)
-            row = await rows.fetchone()
-            return _logged(row) if row else None
-
-        return None if "\0" in key else await self._lane.read(find)
+        if "\0" in key:
+            return None
+        rows = await self._lane.rows(self._find, (key, name.encode()))
+        return _logged(rows[0]) if rows else None
 
     async def expire(self, before: float) -> int:
         """Drop results older than a wall time; returns how many."""
@@ -124,33 +121,24 @@ class PostgresResults:
         self._database.bells.ring_here([TOPIC])
 
     async def _page(self, after: int, limit: int, stream: list[str]) -> list[Logged]:
-        async def look(connection: Connection) -> int | None:
-            query = self._last_of if stream else self._last
-            row = await (await connection.execute(query, (*stream, after, limit), binary=True)).fetchone()
-            return row[0] if row else None
-
-        last = await self._lane.read(look)
+        query = self._last_of if stream else self._last
+        [[last]] = await self._lane.rows(query, (*stream, after, limit))
         if last is None:
             return []
         await self._written()
-
-        async def read(connection: Connection) -> list[Logged]:
-            query = self._read_of if stream else self._read
-            rows = await connection.execute(query, (*stream, after, last, limit), binary=True)
-            return [_logged(row) for row in await rows.fetchall()]
-
-        return await self._lane.read(read)
+        query = self._read_of if stream else self._read
+        return [_logged(row) for row in await self._lane.rows(query, (*stream, after, last, limit))]
 
     async def _written(self) -> None:
         """Wait until all commits that are under way now have ended."""
-        writing = await self._lane.read(self._under_way)
+        writing = await self._under_way()
         while writing:
             await self._clock.sleep(PAUSE_S)
-            writing &= await self._lane.read(self._under_way)
+            writing &= await self._under_way()
 
-    async def _under_way(self, connection: Connection) -> set[tuple[int, str]]:
-        rows = await connection.execute(UNDER_WAY, (self._lock,), binary=True)
-        return set(await rows.fetchall())
+    async def _under_way(self) -> set[tuple[int, str]]:
+        rows = await self._lane.rows(UNDER_WAY.encode(), (self._lock,))
+        return {(pid, transaction) for pid, transaction in rows}
 
 
 def _logged(row: Sequence[Any]) -> Logged:

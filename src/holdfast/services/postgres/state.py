@@ -105,18 +105,14 @@ class PostgresState:
     # --- checkpoints
 
     async def peek(self, key: str) -> Checkpoint | None:
-        async def peek(connection: Connection) -> Checkpoint | None:
-            row = await (await connection.execute(self._peek, (key,), binary=True)).fetchone()
-            return changes.whole(row) if row else None
-
-        return None if "\0" in key else await self._lane.read(peek)
+        if "\0" in key:
+            return None
+        rows = await self._lane.rows(self._peek, (key,))
+        return changes.whole(rows[0]) if rows else None
 
     async def now(self, key: str) -> float:
-        async def now(connection: Connection) -> float:
-            [seconds] = await (await connection.execute(NOW, binary=True)).fetchone() or (0.0,)
-            return float(seconds)
-
-        return await self._lane.read(now)
+        [[seconds]] = await self._lane.rows(NOW.encode())
+        return float(seconds)
 
     async def open(self, key: str, expect: int, member: str) -> Checkpoint:
         chance = int(self._clock.random() * CHANCE)
@@ -139,20 +135,11 @@ class PostgresState:
         return await self._lane.read(partial(self.changes.newest, key=key, limit=limit))
 
     async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
-        async def list_(connection: Connection) -> list[Checkpoint]:
-            rows = await connection.execute(self._list, (after, limit), binary=True)
-            return [changes.whole(row) for row in await rows.fetchall()]
-
-        return await self._lane.read(list_)
+        return [changes.whole(row) for row in await self._lane.rows(self._list, (after, limit))]
 
     async def due(self, before: float, limit: int, lease_s: float) -> list[str]:
         begin_at = self._clock.monotonic()
         since, is_full = self.due_mark.start(before, begin_at)
-
-        async def look(connection: Connection) -> tuple[float, bool]:
-            found = await connection.execute(self._due, (since, before), binary=True)
-            present, is_due = await found.fetchone() or (0.0, False)
-            return present, is_due
 
         async def lease(connection: Connection) -> list[str]:
             rows = await connection.execute(
@@ -161,7 +148,7 @@ class PostgresState:
             return [key for _, key in sorted(await rows.fetchall())]
 
         # Mostly nothing is due: only a due key needs a transaction.
-        present, is_due = await self._lane.read(look)
+        [[present, is_due]] = await self._lane.rows(self._due, (since, before))
         keys = await self._lane.write(lease) if is_due else []
         if len(keys) < limit:
             now = self._clock.monotonic()
@@ -211,12 +198,9 @@ class PostgresState:
                 return answer
 
     async def _expire_idle(self, before: float) -> int:
-        async def look(connection: Connection, after: str) -> list[str]:
-            rows = await connection.execute(self._idle, (after, before, EXPIRE_BATCH), binary=True)
-            return [key for (key,) in await rows.fetchall()]
-
         expired, last = 0, ""
-        while keys := await self._lane.read(partial(look, after=last)):
+        while rows := await self._lane.rows(self._idle, (last, before, EXPIRE_BATCH)):
+            keys = [key for (key,) in rows]
             expired += await self._lane.write(partial(self._expire, keys=keys, before=before))
             last = keys[-1]
         return expired

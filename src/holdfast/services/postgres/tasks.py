@@ -148,12 +148,7 @@ class ExpiryPage(NamedTuple):
 
 async def apps_of(database: PostgresDatabase) -> list[str]:
     """Return the names of all apps that have tasks, in order."""
-
-    async def read(connection: Connection) -> list[str]:
-        rows = await connection.execute(database.sql(APPS))
-        return [app for (app,) in await rows.fetchall()]
-
-    return await database.lane("state").read(read)
+    return [app for (app,) in await database.lane("state").rows(database.sql(APPS))]
 
 
 class PostgresTasks(TaskStore):
@@ -179,7 +174,7 @@ class PostgresTasks(TaskStore):
         return await self._change(changes)
 
     async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
-        task_ids = [task_id for (task_id,) in await self._rows(self._due, (self._app, ahead_s, limit))]
+        task_ids = [task_id for (task_id,) in await self._lane.rows(self._due, (self._app, ahead_s, limit))]
         answers = await self.change(
             [HandOutMessage(task_id.decode(), ahead_s, lease_s) for task_id in task_ids]
         )
@@ -199,7 +194,7 @@ class PostgresTasks(TaskStore):
     # --- reading
 
     async def get(self, task_id: str) -> Task | None:
-        rows = await self._rows(self._get, (self._app, task_id.encode()))
+        rows = await self._lane.rows(self._get, (self._app, task_id.encode()))
         with reading(f"the record of task {task_id!r}"):
             return _task.decode(rows[0][0]) if rows else None
 
@@ -231,16 +226,16 @@ class PostgresTasks(TaskStore):
             "limit": limit,
         }
         query = LIST.replace("{filters}", filters).replace("{order}", "DESC" if down else "")
-        rows = await self._rows(self._database.sql(query), asked)
+        rows = await self._lane.rows(self._database.sql(query), asked)
         with reading("a task's record"):
             return [_task.decode(record) for (record,) in rows]
 
     async def counts(self) -> dict[tuple[str, State], int]:
-        rows = await self._rows(self._counts, (self._app,))
+        rows = await self._lane.rows(self._counts, (self._app,))
         return {(kind.decode(), State(state)): count for kind, state, count in rows}
 
     async def now(self) -> float:
-        [(now,)] = await self._rows(self._now, ())
+        [(now,)] = await self._lane.rows(self._now, ())
         return float(now)
 
     async def expire(self, before: float) -> int:
@@ -258,12 +253,6 @@ class PostgresTasks(TaskStore):
         pass
 
     # --- how it is done
-
-    async def _rows(self, query: bytes, asked: Any) -> Sequence[Any]:
-        async def read(connection: Connection) -> Sequence[Any]:
-            return await (await connection.execute(query, asked, binary=True)).fetchall()
-
-        return await self._lane.read(read)
 
     async def _change(self, changes: Sequence[TaskChange], brief: MakeBrief | None = None) -> Answers:
         if not changes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from typing import Any
 
 import msgspec
 
@@ -74,14 +73,14 @@ class SqliteCoordinator:
 
     async def members(self) -> list[Member]:
         query = "SELECT record FROM members WHERE expires_at > ? ORDER BY id"
-        rows = await self._rows(query, self._clock.monotonic())
+        rows = await self._database.rows(query, self._clock.monotonic())
         members = (read_member(record, _member.decode) for (record,) in rows)
         return [member for member in members if member is not None]
 
     # --- claims
 
     async def lookup(self, key: str) -> Claim | None:
-        rows = await self._rows(f"{STANDING} AND c.key = ?", self._clock.monotonic(), key)
+        rows = await self._database.rows(f"{STANDING} AND c.key = ?", self._clock.monotonic(), key)
         return Claim(*rows[0]) if rows else None
 
     async def claim(self, key: str, member: str) -> Claim:
@@ -111,7 +110,7 @@ class SqliteCoordinator:
 
     async def claims(self, member: str | None = None) -> list[Claim]:
         query = f"{STANDING} AND (?2 IS NULL OR c.member = ?2) ORDER BY c.key"
-        rows = await self._rows(query.replace("> ?", "> ?1", 1), self._clock.monotonic(), member)
+        rows = await self._database.rows(query.replace("> ?", "> ?1", 1), self._clock.monotonic(), member)
         return [Claim(*row) for row in rows]
 
     # --- changes
@@ -143,11 +142,10 @@ class SqliteCoordinator:
 
     # --- how it is done
 
-    async def _rows(self, query: str, *parameters: Any) -> list[Any]:
-        return await self._database.read(lambda connection: connection.execute(query, parameters).fetchall())
-
     async def _changes(self, after: int) -> tuple[int, list[Change]]:
-        rows = await self._rows("SELECT number, record FROM changes WHERE number > ? ORDER BY number", after)
+        rows = await self._database.rows(
+            "SELECT number, record FROM changes WHERE number > ? ORDER BY number", after
+        )
         changes = []
         for number, record in rows:
             with reading(f"change {number} of the coordinator"):

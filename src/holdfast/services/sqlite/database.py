@@ -267,6 +267,12 @@ class Database:
         result: T = await call.future
         return result
 
+    async def rows(self, query: str, *parameters: Any, confirmed: bool = False) -> list[Any]:
+        """Return the rows of one query, read as :meth:`read` does."""
+        return await self.read(
+            lambda connection: connection.execute(query, parameters).fetchall(), confirmed=confirmed
+        )
+
     async def close(self) -> None:
         """Finish what was called and close the file, once every opening has been closed."""
         with self._sharing:

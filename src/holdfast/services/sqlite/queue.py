@@ -174,6 +174,10 @@ DELETE FROM dead_letters WHERE queue = ? AND id = ? RETURNING body, attributes, 
 
 DEAD_LETTER = "id, body, reason, attributes, detail, stream, key, run, seq, at, turn"
 
+DEAD_LETTERS = f"""
+SELECT {DEAD_LETTER} FROM dead_letters
+WHERE queue = ? AND id > ? AND (? IS NULL OR key = ?) ORDER BY id LIMIT ?"""  # noqa: S608
+
 
 class PickedMessages(NamedTuple):
     """Picked messages, to be decoded after the transaction: a line for each with its number, receives (with
@@ -202,12 +206,12 @@ Row = tuple[int, float, str | None, str, bytes]
 
 async def filled(database: Database) -> list[str]:
     """Return the names of all queues that hold messages, in order."""
-    return await database.read(lambda connection: [name for (name,) in connection.execute(FILLED)])
+    return [name for (name,) in await database.rows(FILLED)]
 
 
 async def names(database: Database) -> list[str]:
     """Return the names of all queues that were ever used, in order."""
-    return await database.read(lambda connection: [name for (name,) in connection.execute(NAMES)])
+    return [name for (name,) in await database.rows(NAMES)]
 
 
 class SqliteQueue(NumberedQueue):
@@ -319,10 +323,8 @@ class SqliteQueue(NumberedQueue):
         return await self._database.write(free)
 
     async def depth(self) -> Depth:
-        parameters = (await self._number(), self._clock.monotonic())
-        total, in_flight, delayed, dead, oldest_at = await self._database.read(
-            lambda connection: connection.execute(DEPTH, parameters).fetchone()
-        )
+        [row] = await self._database.rows(DEPTH, await self._number(), self._clock.monotonic())
+        total, in_flight, delayed, dead, oldest_at = row
         lag_s = max(0.0, self._clock.wall() - oldest_at) if total else 0.0
         return Depth(total - in_flight - delayed, in_flight, delayed, dead, lag_s)
 
@@ -395,14 +397,7 @@ class SqliteQueue(NumberedQueue):
         await self._database.write(write)
 
     async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
-        parameters = (await self._number(), after, key, key, limit)
-        rows = await self._database.read(
-            lambda connection: connection.execute(
-                f"SELECT {DEAD_LETTER} FROM dead_letters WHERE queue = ? AND id > ?"  # noqa: S608
-                " AND (? IS NULL OR key = ?) ORDER BY id LIMIT ?",
-                parameters,
-            ).fetchall()
-        )
+        rows = await self._database.rows(DEAD_LETTERS, await self._number(), after, key, key, limit)
         return [_dead_letter(row) for row in rows]
 
     async def redrive(self, ids: Sequence[str]) -> int:
@@ -453,10 +448,7 @@ class SqliteQueue(NumberedQueue):
     # --- transfer
 
     async def waiting(self, limit: int, after: str = "") -> list[WaitingMessage]:
-        parameters = (await self._number(), int(after or 0), limit)
-        rows = await self._database.read(
-            lambda connection: connection.execute(WAITING, parameters).fetchall()
-        )
+        rows = await self._database.rows(WAITING, await self._number(), int(after or 0), limit)
         now = self._clock.monotonic()
         return [
             WaitingMessage(
@@ -625,10 +617,7 @@ class SqliteQueue(NumberedQueue):
 
     async def _due_s(self) -> float:
         """Return seconds until a message shows; 0 or less if one does."""
-        parameters = (await self._number(),)
-        [visible_at] = await self._database.read(
-            lambda connection: connection.execute(NEXT_DUE, parameters).fetchone()
-        )
+        [[visible_at]] = await self._database.rows(NEXT_DUE, await self._number())
         return math.inf if visible_at is None else float(visible_at) - self._clock.monotonic()
 
     async def _shift(self, receipts: Sequence[str], seconds: float, state: int) -> list[str]:

@@ -21,10 +21,8 @@ class SqliteRegistry:
         self._closings = 0
 
     async def get(self, name: str) -> Document | None:
-        row = await self._database.read(
-            lambda connection: connection.execute(SELECT, (name,)).fetchone(), confirmed=True
-        )
-        return Document(*row) if row else None
+        rows = await self._database.rows(SELECT, name, confirmed=True)
+        return Document(*rows[0]) if rows else None
 
     async def put(self, name: str, body: bytes, expect: int) -> Document | None:
         check_document(name, body, self.max_bytes)
@@ -51,10 +49,7 @@ class SqliteRegistry:
         return await self._database.write(drop)
 
     async def list(self, prefix: str) -> list[Document]:
-        rows = await self._database.read(
-            lambda connection: connection.execute(LIST, (prefix,)).fetchall(), confirmed=True
-        )
-        return [Document(*row) for row in rows]
+        return [Document(*row) for row in await self._database.rows(LIST, prefix, confirmed=True)]
 
     async def changed(self, name: str, version: int, wait_s: float) -> Document | None:
         deadline, closings = self._clock.monotonic() + wait_s, self._closings

@@ -221,23 +221,16 @@ class SqliteState:
         await self._database.write_many(self._commit_all, _prepare(commit))
 
     async def identities(self, key: str, limit: int) -> list[str]:
-        rows = await self._database.read(
-            lambda connection: connection.execute(NEWEST, (key, limit)).fetchall()
-        )
+        rows = await self._database.rows(NEWEST, key, limit)
         known = [name for _, names in reversed(rows) for name in _names.decode(names)]
         return known[-min(limit, rows[0][0]) :] if rows else []
 
     async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
-        rows = await self._database.read(
-            lambda connection: connection.execute(LIST, (after, limit)).fetchall()
-        )
-        return [_checkpoint(row) for row in rows]
+        return [_checkpoint(row) for row in await self._database.rows(LIST, after, limit)]
 
     async def due(self, before: float, limit: int, lease_s: float) -> list[str]:
         # Mostly nothing is due: the write lock is for when something is.
-        if not await self._database.read(
-            lambda connection: connection.execute(DUE, (before, limit)).fetchall()
-        ):
+        if not await self._database.rows(DUE, before, limit):
             return []
         return await self._database.write(partial(_lease, before=before, limit=limit, lease_s=lease_s))
 
@@ -253,9 +246,7 @@ class SqliteState:
         with self._database.doorbell.listen(TOPIC) as rung:
             while True:
                 rung.clear()
-                rows = await self._database.read(
-                    lambda connection: connection.execute(query, parameters).fetchall(), confirmed=True
-                )
+                rows = await self._database.rows(query, *parameters, confirmed=True)
                 remaining_s = deadline - self._clock.monotonic()
                 if rows or remaining_s <= 0 or self._closings != closings:
                     return [_logged(row) for row in rows]
@@ -263,10 +254,8 @@ class SqliteState:
 
     async def result(self, key: str, name: str) -> Logged | None:
         query = f"SELECT {LOGGED} FROM results WHERE key = ? AND name = ? ORDER BY cursor DESC LIMIT 1"  # noqa: S608
-        row = await self._database.read(
-            lambda connection: connection.execute(query, (key, name)).fetchone(), confirmed=True
-        )
-        return _logged(row) if row else None
+        rows = await self._database.rows(query, key, name, confirmed=True)
+        return _logged(rows[0]) if rows else None
 
     async def expire(self, results_before: float, idle_before: float) -> tuple[int, int]:
         results = checkpoints = 0
@@ -274,9 +263,7 @@ class SqliteState:
             lambda transaction: transaction.execute(EXPIRE_RESULTS, (EXPIRE_BATCH, results_before)).rowcount
         ):
             results += dropped
-        idle = await self._database.read(
-            lambda connection: connection.execute(IDLE, (idle_before,)).fetchall()
-        )
+        idle = await self._database.rows(IDLE, idle_before)
         for begin in range(0, len(idle), EXPIRE_BATCH):
             keys = [key for (key,) in idle[begin : begin + EXPIRE_BATCH]]
             checkpoints += await self._database.write(partial(_expire, keys=keys, idle_before=idle_before))

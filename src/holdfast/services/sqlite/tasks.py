@@ -85,11 +85,7 @@ class ExpiryPage(NamedTuple):
 
 async def apps_of(database: Database) -> list[str]:
     """Return the names of all apps that have or had tasks, in order."""
-    return await database.read(
-        lambda connection: [
-            name for (name,) in connection.execute("SELECT name FROM task_apps ORDER BY name")
-        ]
-    )
+    return [name for (name,) in await database.rows("SELECT name FROM task_apps ORDER BY name")]
 
 
 class SqliteTasks(TaskStore):
@@ -211,10 +207,7 @@ class SqliteTasks(TaskStore):
         return answers
 
     async def _rows(self, query: str, *parameters: Any) -> Sequence[Any]:
-        number = await self._number()
-        return await self._database.read(
-            lambda connection: connection.execute(query, (number, *parameters)).fetchall(), confirmed=True
-        )
+        return await self._database.rows(query, await self._number(), *parameters, confirmed=True)
 
     async def _number(self) -> int:
         """Return the app's number in the database, which gives it one at the first use."""
