@@ -11,8 +11,8 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from sqlalchemy import create_engine
 
 from holdfast import App
+from holdfast.devices.conformance.outbox_bench import Driver
 from holdfast.devices.ports.outbox import OutboxStore
-from holdfast.devices.rules.device_turn import TurnRequest
 from holdfast.wiring.services import Services
 from tests.console.api.conftest import Api
 from tests.console.browser import running_console
@@ -106,20 +106,11 @@ async def test_a_rollout_that_is_aborted_cannot_be_aborted_again(
 async def test_devices_are_listed_with_why_they_are_stuck(api: Api, store: OutboxStore) -> None:
     commands = [{"device": device, "body": 1} for device in ("d1", "d2", "d3")]
     await api.do("POST", COMMANDS, {"commands": commands})
-    grants = {shard: await store.open("doors", shard, 0, "me") for shard in range(3)}
-    now = await store.now()
-    request = TurnRequest(
-        outbox="doors",
-        shards=3,
-        grants=grants,
-        sendable=[0, 1, 2],
-        now=now,
-        seen={"d1": now, "d2": now},
-        away={"d2"},
-        sweep=True,
-    )
-    await store.take_turn(request)
-    await store.take_turn(request)
+    driver, now = Driver(store), await store.now()
+    await driver.open()
+    driver.now = now
+    for _ in range(2):
+        await driver.take_turn(seen={"d1": now, "d2": now}, away={"d2"}, sweep=True)
     listed = (await api.get("/outboxes/doors/devices"))["devices"]
     assert [(each["device"], each["standing"]) for each in listed] == [
         ("d1", "there"),

@@ -44,9 +44,17 @@ async def devices(address: MqttAddress) -> AsyncIterator[MqttDevices]:
     await devices.close()
 
 
-async def test_every_device_answers_what_it_was_asked(address: MqttAddress, devices: MqttDevices) -> None:
+@pytest.fixture
+async def events(devices: MqttDevices) -> DeviceEvents:
+    """The events of connected devices."""
     events = DeviceEvents(devices)
     await events.until(Connected)
+    return events
+
+
+async def test_every_device_answers_what_it_was_asked(
+    address: MqttAddress, devices: MqttDevices, events: DeviceEvents
+) -> None:
     async with Fleet(address, NAMES, SystemClock()) as fleet:
         for round_ in range(5):
             for name in NAMES:
@@ -61,10 +69,8 @@ async def test_every_device_answers_what_it_was_asked(address: MqttAddress, devi
 
 
 async def test_a_device_takes_its_time_and_one_command_at_a_time(
-    address: MqttAddress, devices: MqttDevices
+    address: MqttAddress, devices: MqttDevices, events: DeviceEvents
 ) -> None:
-    events = DeviceEvents(devices)
-    await events.until(Connected)
     async with Fleet(address, NAMES, SystemClock(), behaviour=Behaviour(latency_s=0.2)) as fleet:
         for number in range(3):
             devices.publish(Command("d1", f"1.{number}.1", BODY))
@@ -73,19 +79,17 @@ async def test_a_device_takes_its_time_and_one_command_at_a_time(
 
 
 async def test_every_device_of_a_fleet_gives_signs_of_life(
-    address: MqttAddress, devices: MqttDevices
+    address: MqttAddress, devices: MqttDevices, events: DeviceEvents
 ) -> None:
-    events = DeviceEvents(devices)
     async with Fleet(address, NAMES[:3], SystemClock(), behaviour=Behaviour(heartbeat_s=0.1)):
         seen: set[str] = set()
         while seen != set(NAMES[:3]):
             seen.add((await events.until(Seen)).device)
 
 
-async def test_work_is_done_by_the_device_that_was_asked(address: MqttAddress, devices: MqttDevices) -> None:
-    events = DeviceEvents(devices)
-    await events.until(Connected)
-
+async def test_work_is_done_by_the_device_that_was_asked(
+    address: MqttAddress, devices: MqttDevices, events: DeviceEvents
+) -> None:
     def work(device: str, command: str, payload: bytes) -> bytes:
         return b'{"messageId":"%s","at":"%s","was":%s}' % (command.encode(), device.encode(), payload)
 
@@ -97,11 +101,8 @@ async def test_work_is_done_by_the_device_that_was_asked(address: MqttAddress, d
 
 
 async def test_work_that_fails_costs_no_other_device_its_connection(
-    address: MqttAddress, devices: MqttDevices
+    address: MqttAddress, devices: MqttDevices, events: DeviceEvents
 ) -> None:
-    events = DeviceEvents(devices)
-    await events.until(Connected)
-
     def work(device: str, command: str, payload: bytes) -> bytes:
         if device == "d1":
             raise LookupError(device)
@@ -130,10 +131,8 @@ class Careless:
 
 
 async def test_a_command_that_a_fleet_s_dialect_fails_at_costs_no_device_its_connection(
-    address: MqttAddress, devices: MqttDevices
+    address: MqttAddress, devices: MqttDevices, events: DeviceEvents
 ) -> None:
-    events = DeviceEvents(devices)
-    await events.until(Connected)
     async with Fleet(address, NAMES, SystemClock(), dialect=Careless()) as fleet:
         connection = fleet.connection
         for payload in (b"no JSON", b'{"id":7}', b'{"id":"1.1.1"}'):

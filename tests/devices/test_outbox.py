@@ -66,33 +66,12 @@ def test_commands_are_bytes_text_or_json(db: Notes) -> None:
         outbox.add(db, device="d1", command=object())
 
 
-@pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_a_number_that_json_lacks_does_not_become_null(db: Notes, number: float) -> None:
-    with pytest.raises(InvalidMessage, match="it holds NaN or an infinity"):
-        made().add(db, device="d1", command={"open_s": number})
-    assert db.added == []
-
-
-@pytest.mark.parametrize("command", [b"", b"open", "[]", 7, b'{"open":'])
-def test_a_command_that_has_no_place_for_its_id_is_refused(db: Notes, command: Any) -> None:
-    with pytest.raises(InvalidMessage, match="must be a JSON object"):
-        made(dialect=JsonDialect()).add(db, device="d1", command=command)
-    assert db.added == []
-
-
 def test_its_id_counts_where_its_size_does(db: Notes) -> None:
     outbox = made(dialect=JsonDialect(), max_body=100)
     outbox.add(db, device="d1", command={"text": "x" * 20})
     with pytest.raises(TooLarge, match="max_body"):
         outbox.add(db, device="d1", command={"text": "x" * 60})
     assert db.added[0].body == b'{"text":"%s"}' % (b"x" * 20), "it is stored as it was given"
-
-
-@pytest.mark.parametrize("device", ["", "a/b", "+", "a#", "a\0b", "$SYS", "x" * 200, "ü"])
-def test_a_device_that_makes_no_topic_is_refused(db: Notes, device: str) -> None:
-    with pytest.raises(InvalidMessage, match="device"):
-        made().add(db, device=device, command=b"")
-    assert db.added == []
 
 
 def test_a_body_or_key_over_its_limit_is_refused_by_name(db: Notes) -> None:
@@ -243,13 +222,22 @@ def test_invalid_parts_of_an_outbox_are_refused_at_their_declaration(make: Any, 
         ({"supersede_key": "\ud800"}, "supersede_key"),
         ({"rollout": "firmware"}, "rollout"),
         ({"command": "\ud800"}, "command"),
+        ({"command": {"open_s": math.nan}}, "it holds NaN or an infinity"),
+        ({"command": {"open_s": math.inf}}, "it holds NaN or an infinity"),
+        *(({"device": device}, "device") for device in ("", "a/b", "+", "a\0b", "$SYS", "x" * 200, "ü")),
+        *(
+            ({"command": command, "dialect": JsonDialect()}, "must be a JSON object")
+            for command in (b"", b"open", "[]", 7, b'{"open":')
+        ),
     ],
 )
 def test_values_that_no_database_keeps_are_refused_when_added(
     db: Notes, options: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(InvalidMessage, match=named):
-        made().add(db, **{"device": "d1", "command": b"", **options})
+        made(dialect=options.pop("dialect", PlainDialect())).add(
+            db, **{"device": "d1", "command": b"", **options}
+        )
     assert db.added == []
 
 
@@ -274,14 +262,14 @@ class Failing:
     """A dialect of somebody's own, with a mistake in it."""
 
     def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002
-        raise KeyError(id)
+        raise SystemExit(id)
 
     def read(self, payload: bytes) -> Reading:
         raise ZeroDivisionError
 
 
 def test_a_dialect_that_fails_fails_where_a_command_is_added(db: Notes) -> None:
-    with pytest.raises(InvalidMessage, match=r"Failing\.write failed with KeyError"):
+    with pytest.raises(InvalidMessage, match=r"Failing\.write failed with SystemExit"):
         made(dialect=Failing()).add(db, device="d1", command=b"")
     with pytest.raises(InvalidMessage, match=r"Failing\.read failed with ZeroDivisionError"):
         read_answer(Failing(), b"\xff")

@@ -16,6 +16,7 @@ from holdfast.config.settings import Config
 from holdfast.console.audit import AuditLog
 from holdfast.console.service import Console
 from holdfast.devices import outboxes
+from holdfast.devices.conformance.outbox_bench import Driver
 from holdfast.devices.operator import DevicesOperator
 from holdfast.devices.outboxes import (
     ABORT_ACTION,
@@ -26,7 +27,6 @@ from holdfast.devices.outboxes import (
     Outboxes,
 )
 from holdfast.devices.ports.outbox import OutboxStore
-from holdfast.devices.rules.device_turn import TurnRequest
 from holdfast.devices.spec import LABEL
 from holdfast.errors import Unavailable
 from holdfast.ports.coordinator import Claim, Load, Member
@@ -45,14 +45,11 @@ async def rollout(services: Services, store: OutboxStore) -> int:
     with create_engine(services.config.outbox_url).begin() as db:
         outbox.add(db, device="d1", command={"do": "unlock"})
         number = outbox.add_rollout(db, HOSTILE, ["d1", "d2", "d3"], {"v": 2})
-    grants = {shard: await store.open("doors", shard, 0, "me") for shard in range(3)}
-    now = await store.now()
-    seen = {"d2": now}
-    request = TurnRequest(
-        outbox="doors", shards=3, grants=grants, sendable=[], now=now, seen=seen, away={"d2"}, sweep=True
-    )
-    await store.take_turn(request)
-    await store.take_turn(request)
+    driver = Driver(store)
+    await driver.open()
+    driver.now = now = await store.now()
+    for _ in range(2):
+        await driver.take_turn(sendable=[], seen={"d2": now}, away={"d2"}, sweep=True)
     return number
 
 
@@ -89,9 +86,10 @@ async def test_devices_are_shown_with_why_they_are_stuck(operator: Browser) -> N
 @pytest.mark.slow
 @pytest.mark.usefixtures("rollout")
 async def test_a_published_command_has_no_button_to_cancel_it(operator: Browser, store: OutboxStore) -> None:
-    now = await store.now()
-    grants = dict(await store.epochs("doors"))
-    await store.take_turn(TurnRequest(outbox="doors", shards=3, grants=grants, sendable=[0, 1, 2], now=now))
+    driver = Driver(store)
+    await driver.open()
+    driver.now = await store.now()
+    await driver.take_turn()
     states = [command.state.value for command in await store.commands("doors", device="d1")]
     assert states == ["published", "scheduled"]
     one = await operator.get("/devices/one", outbox="doors", device="d1")

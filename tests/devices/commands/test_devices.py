@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import App
-from holdfast.devices.rules.device_turn import TurnRequest
+from holdfast.devices.conformance.outbox_bench import Driver
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 from holdfast.system.clock import SystemClock
 
@@ -27,21 +27,12 @@ def office(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         await store.prepare("faces", 1)
         names = ("away", "fresh", "old")
         await store.add(outbox.new({"device": name, "command": {"n": n}} for n in range(2) for name in names))
-        epoch, now = await store.open("faces", 0, 0, "me"), CLOCK.wall()
+        driver = Driver(store, shards=1, outbox="faces")
+        await driver.open()
+        driver.now = now = CLOCK.wall()
         seen = {"fresh": now - 1, "old": now - 7200, "away": now - 50}
         for _ in range(2):
-            await store.take_turn(
-                TurnRequest(
-                    outbox="faces",
-                    shards=1,
-                    grants={0: epoch},
-                    sendable=[0],
-                    now=now,
-                    seen=seen,
-                    away={"away"},
-                    sweep=True,
-                )
-            )
+            await driver.take_turn(seen=seen, away={"away"}, sweep=True)
         await store.close()
 
     asyncio.run(prepare())

@@ -6,14 +6,13 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from holdfast import App
 from holdfast.cli import run
 from holdfast.config.sources import load
 from holdfast.console.audit import AuditLog
-from holdfast.devices.rules.device_turn import CommandAnswer, TurnRequest
+from holdfast.devices.conformance.outbox_bench import Driver, answer
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 from holdfast.devices.services.sqlalchemy.writer import SqlWriter
 from holdfast.devices.spec import CommandFields
@@ -37,16 +36,12 @@ def commands(url: str) -> list[int]:
         added: list[CommandFields] = [{"device": "d1", "command": {"n": 0}}]
         added += [{"device": "d2", "command": {"n": n}} for n in range(3)]
         ids = await store.add(outbox.new(added))
-        epoch = await store.open("faces", 0, 0, "me")
-        request = TurnRequest(outbox="faces", shards=1, grants={0: epoch}, sendable=[0], now=clock.wall())
-        sendings = (await store.take_turn(request)).sendings
-        refusal = [
-            CommandAnswer(s.device, s.correlation, b'{"code":500}', ok=False)
-            for s in sendings
-            if s.device == "d1"
-        ]
-        seen = {"d1": 5.0, "d2": clock.wall()}
-        await store.take_turn(msgspec.structs.replace(request, answers=refusal, seen=seen))
+        driver = Driver(store, shards=1, outbox="faces")
+        await driver.open()
+        driver.now = clock.wall()
+        refused = [each for each in await driver.send() if each.device == "d1"]
+        refusal = [answer(each, b'{"code":500}', ok=False) for each in refused]
+        await driver.take_turn(answers=refusal, seen={"d1": 5.0, "d2": clock.wall()})
         await store.close()
         return ids
 
@@ -231,16 +226,9 @@ def test_a_replaced_command_is_not_retried(capsys: pytest.CaptureFixture[str], u
             outbox.new([{"device": "d1", "command": {"n": n}, "supersede_key": "951"} for n in range(2)])
         )
         await store.cancel(old)
-        await store.take_turn(
-            TurnRequest(
-                outbox="faces",
-                shards=1,
-                grants={0: await store.open("faces", 0, 0, "me")},
-                sendable=[],
-                now=1.0,
-                sweep=True,
-            )
-        )
+        driver = Driver(store, shards=1, outbox="faces")
+        await driver.open()
+        await driver.take_turn(sendable=[], sweep=True)
         await store.close()
         return old
 

@@ -1,7 +1,7 @@
 """The limits of an outbox on one node."""
 
 from holdfast import App
-from holdfast.devices.dispatcher.limits import TURN_MAX, TURN_MIN, TURN_S, DeviceGroup, NodeLimits
+from holdfast.devices.dispatcher.limits import TURN_MAX, TURN_MIN, TURN_S, NodeLimits
 from tests.cluster.fakes import Log
 
 
@@ -38,10 +38,3 @@ def test_turns_that_last_long_take_fewer_rows_until_they_are_short_again() -> No
     for _ in range(100):
         node.note_turn(TURN_S / 2)
     assert node.turn_max == TURN_MAX
-
-
-def test_a_group_that_fails_is_none_and_is_logged_once_a_kind() -> None:
-    log = Log()
-    group = DeviceGroup({"d0": "a"}.__getitem__, "doors", log)
-    assert [group(device) for device in ("d0", "d1", "d2")] == ["a", None, None]
-    assert len(log.events("error")) == 1

@@ -24,13 +24,6 @@ class Desk:
         self.register = DeviceRegister(spec, self.clock, self.log, self.counts)
 
 
-def test_a_device_that_never_had_a_command_is_unknown() -> None:
-    desk = Desk()
-    assert [desk.register.seen("invented") for _ in range(3)] == [(False, False)] * 3
-    assert desk.counts.unknown_devices == 3
-    assert len(desk.log.events("warning")) == 1
-
-
 def test_a_device_known_to_be_away_stays_so_until_it_is_seen() -> None:
     desk = Desk()
     desk.register.add_shard([KnownDevice("d0", None, True), KnownDevice("d1", None, False)])
@@ -48,16 +41,3 @@ def test_tries_without_an_answer_make_a_device_away() -> None:
     for tries in (1, 2, 3):
         desk.register.sent("d0", Correlation(1, 1, tries))
     assert desk.register.away == {"d0"}
-
-
-def test_a_device_that_answers_late_is_remembered_and_a_quick_one_is_not() -> None:
-    desk = Desk()
-    clock, times = desk.clock, desk.register.answer_times
-    for device, tries, took_s in (("quick", 1, 0.1), ("slow", 2, 10.0), ("away", 3, 10.0)):
-        times.sent(Correlation(1, 1, tries), clock.at)
-        clock.at += took_s
-        times.answered(device, Correlation(1, 1, tries), was_away=device == "away")
-    assert times.slow() == {"slow": 10.0}
-    assert desk.log.events("warning") == ["late answers detected"]
-    times.forget("slow")
-    assert times.slow() == {}

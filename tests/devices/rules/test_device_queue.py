@@ -78,7 +78,7 @@ def test_the_longest_id_of_a_command_is_read_and_none_is_longer() -> None:
         ({"spent": 3}, HeadPhase.WAITING, False, HeadVerdict.GIVE_UP),
         ({"spent": 3}, HeadPhase.WAITING, True, HeadVerdict.HOLD),
         ({"spent": 3}, HeadPhase.HELD, True, HeadVerdict.PROBE),
-        ({"expires_at": 99.0}, HeadPhase.WAITING, False, HeadVerdict.EXPIRE),
+        ({"expires_at": 100.0}, HeadPhase.WAITING, False, HeadVerdict.EXPIRE),
         ({"expires_at": 99.0}, HeadPhase.HELD, True, HeadVerdict.EXPIRE),
         ({"expires_at": 101.0}, HeadPhase.WAITING, False, HeadVerdict.SEND),
     ],
@@ -86,8 +86,7 @@ def test_the_longest_id_of_a_command_is_read_and_none_is_longer() -> None:
 def test_each_state_of_a_command_has_its_verdict(
     changes: dict[str, float], phase: HeadPhase, away: bool, verdict: HeadVerdict
 ) -> None:
-    fields = {name: getattr(ENTRY, name) for name in ENTRY.__struct_fields__} | changes
-    entry = StoredCommand(**fields)
+    entry = msgspec.structs.replace(ENTRY, **changes)
     assert queue.judge(entry, phase, 100.0, away=away, patience=PATIENCE) is verdict
 
 
@@ -132,12 +131,6 @@ def test_a_device_that_was_slow_is_waited_for_longer_but_not_for_ever() -> None:
     assert PATIENCE.interval_s(1, 0.0, 1e6) == longest_s <= PATIENCE.longest_s(1e6)
 
 
-def test_a_correlation_reads_what_it_writes() -> None:
-    correlation = Correlation(1_795_000_000, 2**40, 3)
-    assert Correlation.parse(str(correlation)) == correlation
-    assert len(str(correlation)) <= 128
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -172,14 +165,6 @@ def test_a_device_s_place_follows_from_its_id() -> None:
     assert head.pair == ("d1", 2)
     assert ENTRY.pair == ("d1", 0)
     assert {queue.shard_of(f"d{n}", 4) for n in range(50)} == {0, 1, 2, 3}
-
-
-def test_a_command_has_expired_at_its_last_moment() -> None:
-    entry = msgspec.structs.replace(ENTRY, expires_at=100.0)
-    verdicts = [
-        queue.judge(entry, HeadPhase.WAITING, now, away=False, patience=PATIENCE) for now in (99.9, 100.0)
-    ]
-    assert verdicts == [HeadVerdict.SEND, HeadVerdict.EXPIRE]
 
 
 @pytest.mark.parametrize("retry_max_s", [1.0, 10.0])

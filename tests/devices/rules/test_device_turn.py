@@ -1,4 +1,4 @@
-"""A turn at the heads of devices, as every store takes it: here over rows in memory, in virtual time."""
+"""Turns of every store, and the outbox store in memory: over rows in memory, in virtual time."""
 
 from collections.abc import AsyncIterator
 from random import Random
@@ -32,10 +32,6 @@ class TestTurns(OutboxConformance):
     @pytest.fixture
     def begin(self, store: MemoryOutbox) -> Begin:
         return store.transaction
-
-    # No turns in these.
-    test_a_new_command_ends_the_wait_for_arrivals = None  # type: ignore[assignment]
-    test_closing_ends_the_wait_for_arrivals = None  # type: ignore[assignment]
 
     async def test_an_unsent_try_of_a_device_that_is_away_waits_for_its_probe(self, driver: Driver) -> None:
         driver.add([new("d1")])

@@ -93,36 +93,24 @@ def test_an_error_of_a_dialect_is_raised_unchanged() -> None:
 
 
 @pytest.mark.parametrize(
-    "payload, name, kind",
-    [(b"", "7", "IndexError"), (b"c", "seven", "ValueError"), (b"c", "256", "ValueError")],
+    "method, payload, name, kind",
+    [
+        ("write", b"", "7", "IndexError"),
+        ("write", b"c", "seven", "ValueError"),
+        ("write", b"c", "256", "ValueError"),
+        ("read", b"", "", "IndexError"),
+        ("read", b"a", "", "IndexError"),
+    ],
 )
-def test_a_command_that_a_dialect_fails_at_is_invalid(payload: bytes, name: str, kind: str) -> None:
-    with pytest.raises(InvalidMessage, match=rf"Typed\.write failed with {kind}; make it raise") as refused:
-        write_id(Typed(), payload, name)
+def test_a_payload_that_a_dialect_fails_at_is_invalid(
+    method: str, payload: bytes, name: str, kind: str
+) -> None:
+    with pytest.raises(
+        InvalidMessage, match=rf"Typed\.{method} failed with {kind}; make it raise"
+    ) as refused:
+        write_id(Typed(), payload, name) if method == "write" else read_answer(Typed(), payload)
     assert refused.value.field == "payload"
     assert type(refused.value.__cause__).__name__ == kind, "its author is to find the place"
-
-
-def test_a_dialect_that_would_end_its_process_fails_at_what_it_is_given() -> None:
-    class Ending(Typed):
-        def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002
-            raise SystemExit(1)
-
-        def read(self, payload: bytes) -> Reading:
-            raise SystemExit(1)
-
-    with pytest.raises(InvalidMessage, match=r"Ending\.write failed with SystemExit"):
-        write_id(Ending(), b"c", "7")
-    with pytest.raises(InvalidMessage, match=r"Ending\.read failed with SystemExit"):
-        read_answer(Ending(), b"a")
-
-
-@pytest.mark.parametrize("payload", [b"", b"a"])
-def test_an_answer_that_a_dialect_fails_at_is_invalid_and_ends_nothing(payload: bytes) -> None:
-    with pytest.raises(InvalidMessage, match=r"Typed\.read failed with IndexError; make it raise") as refused:
-        read_answer(Typed(), payload)
-    assert refused.value.field == "payload"
-    assert isinstance(refused.value.__cause__, IndexError)
 
 
 class Untyped:

@@ -60,6 +60,20 @@ class Site:
             await self.dispatcher.own(shard, await self.store.open("doors", shard, 0, "site"))
         self.tasks.spawn(self.dispatcher.run())
 
+    async def take_from(self, number: int = 0, member: str = "another") -> int:
+        """Open a shard as another owner; return the epoch."""
+        return await self.store.open("doors", number, (await self.store.epochs("doors"))[number], member)
+
+    async def own(self, number: int = 0) -> None:
+        """Have the dispatcher serve a shard."""
+        await self.dispatcher.own(number, await self.take_from(number, "me"))
+
+    async def wait(self, condition: Callable[[], bool], within_s: float = 60.0, step_s: float = 0.01) -> None:
+        """Wait until a condition holds."""
+        async with asyncio.timeout(within_s):
+            while not condition():
+                await self.clock.sleep(step_s)
+
     async def add(self, device: str, command: Any = None, **options: Unpack[CommandOptions]) -> int:
         """Add a command."""
         new = self.outbox.new([{"device": device, "command": command or {}, **options}])

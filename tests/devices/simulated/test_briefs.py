@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.devices.briefs import Briefs, brief_of
@@ -115,7 +116,7 @@ async def test_an_answer_that_no_brief_has_room_for_is_left_out(site: Site) -> N
 def test_a_brief_has_the_answer_as_json_text_or_base64(
     answer: bytes | None, fields: dict[str, Any] | None
 ) -> None:
-    brief = brief_of("office", "doors", StoredCommand(**{**_fields(ENTRY), "answer": answer}), "node")
+    brief = brief_of("office", "doors", msgspec.structs.replace(ENTRY, answer=answer), "node")
     value = decode_event(brief).value
     known = {"command": 7, "device": "d0", "state": "acknowledged", "trace_id": "t-1", "rollout": None}
     if fields is None:
@@ -125,13 +126,8 @@ def test_a_brief_has_the_answer_as_json_text_or_base64(
 
 
 def test_a_superseded_command_has_the_outcome_duplicated() -> None:
-    entry = StoredCommand(
-        **{**_fields(ENTRY), "state": CommandState.SUPERSEDED, "reason": "superseded by a newer command"}
-    )
+    reason = "superseded by a newer command"
+    entry = msgspec.structs.replace(ENTRY, state=CommandState.SUPERSEDED, reason=reason)
     outcome = decode_event(brief_of("office", "doors", entry, "node"))
     assert (outcome.state, outcome.detail) == (task.State.DUPLICATED, "superseded by a newer command")
     assert (outcome.started_at, outcome.ended_at, outcome.epoch) == (101.5, 102.25, 5)
-
-
-def _fields(entry: StoredCommand) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in entry.__struct_fields__}

@@ -75,8 +75,7 @@ async def test_who_was_away_is_so_for_the_next_dispatcher_too(site: Site) -> Non
             await site.clock.sleep(1.0)
     before = await site.store.command(command)
     await site.dispatcher.disown(0)
-    epoch = (await site.store.epochs("doors"))[0]
-    await site.dispatcher.own(0, await site.store.open("doors", 0, epoch, "me"))
+    await site.own()
     await site.clock.sleep(10 * PATIENCE.probe_s)
     after = await site.store.command(command)
     assert before is not None
@@ -343,7 +342,7 @@ async def test_a_try_that_a_crash_took_back_is_known_to_the_next_owner(site: Sit
     while not times:
         await site.clock.sleep(0.01)
     site.store.tables = before  # which forgets that it was sent
-    other = await site.store.open("doors", 0, (await site.store.epochs("doors"))[0], "another")
+    await site.take_from()
     taken, told = site.store.take_turn, [False]
 
     async def crashed_once(request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
@@ -354,14 +353,10 @@ async def test_a_try_that_a_crash_took_back_is_known_to_the_next_owner(site: Sit
 
     site.store.take_turn = crashed_once  # type: ignore[method-assign]
     await site.add("d0")
-    async with asyncio.timeout(10.0):
-        while site.lost != [0]:
-            await site.clock.sleep(0.01)
+    await site.wait(lambda: site.lost == [0], 10.0, 0.01)
     await site.dispatcher.disown(0)
-    await site.dispatcher.own(0, await site.store.open("doors", 0, other, "me"))
-    async with asyncio.timeout(60.0):
-        while len(times) < 2:
-            await site.clock.sleep(0.1)
+    await site.own()
+    await site.wait(lambda: len(times) >= 2, 60.0, 0.1)
     assert times[1] - times[0] >= PATIENCE.retry_s
 
 
@@ -436,9 +431,7 @@ async def test_disowning_ends_all_work_for_a_shard(site: Site) -> None:
     await site.clock.sleep(10.0)
     await site.until(command, CommandState.SCHEDULED)
     assert site.dispatcher.shards == {}
-    await site.dispatcher.own(
-        0, await site.store.open("doors", 0, (await site.store.epochs("doors"))[0], "me")
-    )
+    await site.own()
     await site.until(command, CommandState.ACKNOWLEDGED)
 
 
@@ -525,8 +518,7 @@ async def test_answers_of_a_lost_shard_are_kept_until_it_comes_back(site: Site, 
         assert site.lost == [0]
         assert ended, "the broker keeps what devices say from now on for the next owner"
     await site.dispatcher.disown(0)
-    epoch = (await site.store.epochs("doors"))[0]
-    await site.dispatcher.own(0, await site.store.open("doors", 0, epoch, "me"))
+    await site.own()
     await site.until(command, CommandState.ACKNOWLEDGED, within_s=5.0)
     assert len(slow.came) == 1
 
@@ -535,12 +527,11 @@ async def test_answers_of_a_fenced_turn_are_kept_until_the_shard_comes_back(site
     await site.start(1)
     slow = SlowAnswer(site)
     command = await slow.command()
-    epoch = (await site.store.epochs("doors"))[0]
-    other = await site.store.open("doors", 0, epoch, "another")
+    await site.take_from()
     await slow.answer()
     assert site.lost == [0]
     await site.dispatcher.disown(0)
-    await site.dispatcher.own(0, await site.store.open("doors", 0, other, "me"))
+    await site.own()
     await site.until(command, CommandState.ACKNOWLEDGED, within_s=5.0)
     assert len(slow.came) == 1
 
@@ -554,9 +545,7 @@ async def test_a_clock_that_is_set_shifts_what_is_due(site: Site) -> None:
     for jump_s in jumps:
         await site.clock.sleep(6.0)
         site.clock.wall = lambda by=jump_s: wall() + by  # type: ignore[misc, method-assign]
-    async with asyncio.timeout(60.0):
-        while len(times) < 3:
-            await site.clock.sleep(0.1)
+    await site.wait(lambda: len(times) >= 3, 60.0, 0.1)
     first, second, third = times
     assert second - first >= PATIENCE.retry_s
     assert third - second >= 2 * PATIENCE.retry_s * 0.9
@@ -629,9 +618,7 @@ async def test_last_seen_of_a_lost_shard_s_devices_is_not_stored(site: Site) -> 
     site.store.take_turn = overtaken  # type: ignore[method-assign]
     for command in [await site.add(f"d{n}") for n in range(8)]:
         await site.until(command, CommandState.ACKNOWLEDGED)
-    async with asyncio.timeout(60.0):
-        while site.lost != [1]:
-            await site.clock.sleep(0.01)
+    await site.wait(lambda: site.lost == [1])
     seen = {device for _, device in site.store.tables.seen}
     assert seen == {device for device in stored[0].seen if shard_of(device, 2) == 0}
     assert 0 < len(seen) < 8

@@ -100,7 +100,8 @@ async def test_a_shard_whose_devices_the_store_did_not_tell_is_tried_again(
     }
 
 
-async def test_a_node_that_drains_fetches_no_more_from_sources(site: Site) -> None:
+@pytest.mark.parametrize("drains", [True, False])
+async def test_a_node_that_drains_or_loses_the_first_shard_fetches_no_more(site: Site, drains: bool) -> None:
     asked: list[str | None] = []
 
     async def next_page(cursor: str | None) -> Page:
@@ -113,37 +114,21 @@ async def test_a_node_that_drains_fetches_no_more_from_sources(site: Site) -> No
     await node.until_served(4)
     await site.clock.sleep(LONG_S)
     assert len(asked) > 10
-    before_drain = len(asked)
-    await node.drain()
-    await site.clock.sleep(LONG_S)
-    assert len(asked) == before_drain
-    assert node.served == set()
-    assert await node.coordinator.claims("me") == []
-
-
-async def test_a_node_that_has_lost_the_first_shard_fetches_no_more_from_sources(site: Site) -> None:
-    asked: list[str | None] = []
-
-    async def next_page(cursor: str | None) -> Page:
-        asked.append(cursor)
-        return Page([], "end", more=False)
-
-    node = Node(site)
-    node.outbox.source("api", pause_s=1.0)(next_page)
-    await node.start()
-    await node.until_served(4)
-    await site.clock.sleep(LONG_S)
-    node.membership.alive = False
-    node.work.shards.vanished()
+    if drains:
+        await node.drain()
+        assert await node.coordinator.claims("me") == []
+    else:
+        node.membership.alive = False
+        node.work.shards.vanished()
     await node.until_served(0)
-    at_the_loss = len(asked)
-    assert at_the_loss > 10
+    before = len(asked)
     await site.clock.sleep(LONG_S)
-    assert len(asked) == at_the_loss
-    node.membership.alive = True
-    await node.until_served(4)
-    await site.clock.sleep(LONG_S)
-    assert len(asked) > at_the_loss + 10
+    assert len(asked) == before
+    if not drains:
+        node.membership.alive = True
+        await node.until_served(4)
+        await site.clock.sleep(LONG_S)
+        assert len(asked) > before + 10
 
 
 async def test_a_node_that_begins_to_drain_while_it_opens_a_shard_takes_no_other(

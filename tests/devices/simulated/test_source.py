@@ -3,8 +3,6 @@
 import asyncio
 from typing import Any
 
-import pytest
-
 from holdfast.devices.rules.device_queue import CommandState
 from holdfast.devices.source import fill
 from holdfast.devices.spec import CommandFields, Page
@@ -45,9 +43,7 @@ async def test_every_command_of_a_source_is_added_once(site: Site) -> None:
     await site.start(3)
     api = Api(95)
     await filling(site, api, low=5, high=20)
-    async with asyncio.timeout(600.0):
-        while site.dispatcher.counts.closed < api.total:
-            await site.clock.sleep(0.1)
+    await site.wait(lambda: site.dispatcher.counts.closed >= api.total, 600.0, 0.1)
     bodies = [entry.body for entry in await site.store.commands("doors", limit=1000)]
     assert sorted(bodies) == sorted(b'{"n":%d}' % n for n in range(95))
     assert await site.store.counts("doors") == {CommandState.ACKNOWLEDGED: 95}
@@ -119,19 +115,9 @@ async def test_only_the_owner_of_the_first_shard_fetches(site: Site) -> None:
     await site.start(3)
     api = Api(1000)
     task = await filling(site, api, low=500, high=900)
-    epoch = (await site.store.epochs("doors"))[0]
-    await site.store.open("doors", 0, epoch, "another")
+    await site.take_from()
     assert task is not None
     await asyncio.wait_for(task, 60.0)
     cursor = await site.store.cursor("doors", "api")
     await site.clock.sleep(60.0)
     assert await site.store.cursor("doors", "api") == cursor
-
-
-@pytest.mark.parametrize("low,high", [(0, 10), (10, 5)])
-async def test_marks_that_make_no_sense_are_refused(site: Site, low: int, high: int) -> None:
-    from holdfast.errors import ConfigError
-
-    await site.start(0)
-    with pytest.raises(ConfigError, match="low"):
-        site.outbox.source("api", low=low, high=high)

@@ -1,6 +1,7 @@
 """The spans of commands: of each try, and of each command that has ended."""
 
 import asyncio
+from collections.abc import Iterator
 from unittest import mock
 
 import pytest
@@ -26,24 +27,30 @@ def spans(site: Site) -> list[SpanRecord]:
     return kept.spans
 
 
+@pytest.fixture
+def taken(site: Site) -> Iterator[list[Command]]:
+    """The commands that the broker took."""
+    took, commands = site.broker.take, list[Command]()
+
+    def take(devices: MemoryDevices, command: Command, payload: bytes) -> None:
+        commands.append(command)
+        took(devices, command, payload)
+
+    with mock.patch.object(site.broker, "take", take):
+        yield commands
+
+
 def told(spans: list[SpanRecord]) -> list[tuple[str, str]]:
     """Names and errors."""
     return [(span.name, span.error) for span in spans]
 
 
 async def test_a_command_is_sent_and_answered_in_the_caller_s_trace(
-    site: Site, spans: list[SpanRecord]
+    site: Site, spans: list[SpanRecord], taken: list[Command]
 ) -> None:
     await site.start(1)
-    took, taken = site.broker.take, list[Command]()
-
-    def take(devices: MemoryDevices, command: Command, payload: bytes) -> None:
-        taken.append(command)
-        took(devices, command, payload)
-
-    with mock.patch.object(site.broker, "take", take):
-        entry = await site.until(await site.add("d0", traceparent=PLACE), CommandState.ACKNOWLEDGED)
-        await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
+    entry = await site.until(await site.add("d0", traceparent=PLACE), CommandState.ACKNOWLEDGED)
+    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     assert told(spans) == [("publish doors", ""), ("process doors", "")]
     assert {(span.trace_id, span.parent_id) for span in spans} == {(TRACE, CAUSE)}
     sent, answered = spans
@@ -133,14 +140,7 @@ async def test_a_place_that_is_none_is_left_out(site: Site, spans: list[SpanReco
     assert spans == []
 
 
-async def test_a_node_without_traces_passes_the_place_on(site: Site) -> None:
+async def test_a_node_without_traces_passes_the_place_on(site: Site, taken: list[Command]) -> None:
     await site.start(1)
-    took, taken = site.broker.take, list[str]()
-
-    def take(devices: MemoryDevices, command: Command, payload: bytes) -> None:
-        taken.append(command.traceparent)
-        took(devices, command, payload)
-
-    with mock.patch.object(site.broker, "take", take):
-        await site.until(await site.add("d0", traceparent=PLACE), CommandState.ACKNOWLEDGED)
-    assert taken == [PLACE]
+    await site.until(await site.add("d0", traceparent=PLACE), CommandState.ACKNOWLEDGED)
+    assert [command.traceparent for command in taken] == [PLACE]

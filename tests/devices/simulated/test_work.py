@@ -70,8 +70,7 @@ async def test_a_new_owner_watches_the_devices_of_its_shard(
     for device in ("d0", "d1"):
         await site.until(await site.add(device), CommandState.ACKNOWLEDGED)
     await site.dispatcher.disown(0)
-    epoch = (await site.store.epochs("doors"))[0]
-    await site.dispatcher.own(0, await site.store.open("doors", 0, epoch, "me"))
+    await site.own()
     assert sorted(watched) == ["d0", "d1"]
 
 

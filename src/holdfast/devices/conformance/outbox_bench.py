@@ -41,8 +41,14 @@ class Driver:
     """
 
     def __init__(
-        self, store: OutboxStore, member: str = "member", shards: int = SHARDS, begin: Begin | None = None
+        self,
+        store: OutboxStore,
+        member: str = "member",
+        shards: int = SHARDS,
+        begin: Begin | None = None,
+        outbox: str = OUTBOX,
     ) -> None:
+        self.outbox = outbox
         self.shards = shards
         self.store = store
         self.member = member
@@ -54,15 +60,17 @@ class Driver:
 
     async def open(self, *shards: int) -> None:
         """Open shards, or all."""
-        standing = await self.store.epochs(OUTBOX)
-        for shard in shards or range(self.shards):
-            self.grants[shard] = await self.store.open(OUTBOX, shard, standing[shard], self.member)
+        epochs = await self.store.epochs(self.outbox)
+        for shard in shards or epochs:
+            self.grants[shard] = await self.store.open(self.outbox, shard, epochs[shard], self.member)
 
     async def take_turn(self, **brought: Any) -> TurnResult:
         """Take a turn."""
         brought.setdefault("sendable", list(self.grants))
         brought.setdefault("shards", self.shards)
-        request = TurnRequest(outbox=OUTBOX, grants=self.grants, now=self.now, patience=PATIENCE, **brought)
+        request = TurnRequest(
+            outbox=self.outbox, grants=self.grants, now=self.now, patience=PATIENCE, **brought
+        )
         return await self.store.take_turn(request, self.on_result)
 
     async def send(self, **brought: Any) -> list[Sending]:

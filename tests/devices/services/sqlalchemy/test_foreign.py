@@ -31,6 +31,10 @@ HEAD = (
 )
 
 
+sqlite_only = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+"""For rows of wrong types, which PostgreSQL refuses."""
+
+
 @pytest.fixture
 def postgresql_server(emptied_postgresql: PostgresqlServer) -> PostgresqlServer:
     return emptied_postgresql  # these tests spoil rows, and no tables
@@ -77,11 +81,7 @@ async def test_they_go_where_those_of_python_go(store: SqlOutbox, engine: Engine
 async def test_a_dispatcher_sends_and_closes_them(store: SqlOutbox, engine: Engine) -> None:
     add(engine, device="d1", body='{"n": 1}', supersede_key="951")
     add(engine, device="d1", body='{"n": 2}', supersede_key="951")
-    driver = Driver(store, shards=SHARDS)
-    standing = await store.epochs(OUTBOX)
-    for shard, epoch in standing.items():
-        driver.grants[shard] = await store.open(OUTBOX, shard, epoch, "member")
-    driver.now = time.time()
+    driver = await owner_of_all(store)
     result = await driver.take_turn()
     assert [entry.state for entry in result.closed] == [CommandState.SUPERSEDED]
     [sending] = result.sendings
@@ -155,6 +155,7 @@ async def test_a_spoilt_command_is_named_and_stops_no_other(store: SqlOutbox, en
     assert [sending.device for sending in await driver.send()] == ["d2"]
 
 
+@sqlite_only
 @pytest.mark.parametrize(
     "fields",
     [
@@ -170,14 +171,14 @@ async def test_a_spoilt_command_is_named_and_stops_no_other(store: SqlOutbox, en
 async def test_a_value_of_a_wrong_type_in_sqlite_is_refused(
     store: SqlOutbox, engine: Engine, fields: dict[str, Any]
 ) -> None:
-    if engine.dialect.name != "sqlite":
-        pytest.skip("PostgreSQL's function has types")
+
     [name] = fields
     with pytest.raises(DBAPIError, match=rf"holdfast: .*{name}.* must be"):
         add(engine, device="d1", **fields)
     assert await store.commands(OUTBOX) == []
 
 
+@sqlite_only
 @pytest.mark.parametrize(
     "spoilt",
     [
@@ -192,8 +193,6 @@ async def test_a_value_of_a_wrong_type_in_sqlite_is_refused(
     ],
 )
 async def test_a_spoilt_command_of_sqlite_fails_alone(store: SqlOutbox, engine: Engine, spoilt: str) -> None:
-    if engine.dialect.name != "sqlite":
-        pytest.skip("PostgreSQL's columns have types")
     add(engine, device="d1", supersede_key="k")
     with engine.begin() as connection:
         connection.execute(text(f"UPDATE holdfast_outbox_command SET {spoilt}"))
@@ -213,6 +212,7 @@ async def test_a_spoilt_command_of_sqlite_fails_alone(store: SqlOutbox, engine: 
     assert [entry.id for entry in await store.commands(OUTBOX, state=CommandState.FAILED)] == [1]
 
 
+@sqlite_only
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -227,8 +227,6 @@ async def test_a_spoilt_command_of_sqlite_fails_alone(store: SqlOutbox, engine: 
 async def test_a_spoilt_row_of_sqlite_beside_a_command_stops_no_other_device(
     store: SqlOutbox, engine: Engine, spoil: str
 ) -> None:
-    if engine.dialect.name != "sqlite":
-        pytest.skip("PostgreSQL's columns have types")
     add(engine, device="d1", supersede_key="k")
     add(engine, device="d2", supersede_key="k")
     with engine.begin() as connection:
@@ -253,6 +251,7 @@ async def test_a_held_command_closed_by_another_program_stops_no_other(
     assert [sending.device for sending in await driver.send()] == ["d2"]
 
 
+@sqlite_only
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "spoil",
@@ -266,8 +265,6 @@ async def test_a_held_command_closed_by_another_program_stops_no_other(
 async def test_a_spoilt_cancellation_of_sqlite_is_named_and_dropped(
     store: SqlOutbox, engine: Engine, spoil: str
 ) -> None:
-    if engine.dialect.name != "sqlite":
-        pytest.skip("PostgreSQL's columns have types")
     add(engine, device="d1")
     add(engine, device="d2")
     assert await store.cancel_all(OUTBOX, device="d1") == 1
@@ -326,9 +323,9 @@ async def test_a_spoilt_shard_is_named_and_the_others_are_served(
     assert {status.device for status in await store.devices(OUTBOX)} == served
 
 
+@sqlite_only
 async def test_spoilt_pauses_of_sqlite_are_named_and_hold(store: SqlOutbox, engine: Engine) -> None:
-    if engine.dialect.name != "sqlite":
-        pytest.skip("PostgreSQL's columns have types")
+
     for device in ("d1", "d2", "d3"):
         add(engine, device=device)
         await store.pause(OUTBOX, device)
@@ -399,19 +396,17 @@ async def test_a_brief_whose_time_was_spoilt_is_sent_once(
 
 
 async def owner_of_all(store: SqlOutbox) -> Driver:
-    """A dispatcher that owns all shards, now."""
+    """Return a dispatcher that owns all shards, now."""
     driver = Driver(store, shards=SHARDS)
-    for shard, epoch in (await store.epochs(OUTBOX)).items():
-        driver.grants[shard] = await store.open(OUTBOX, shard, epoch, "member")
+    await driver.open()
     driver.now = time.time()
     return driver
 
 
+@sqlite_only
 async def test_text_of_sqlite_that_is_none_holds_up_one_turn_at_most(
     store: SqlOutbox, engine: Engine
 ) -> None:
-    if engine.dialect.name != "sqlite":
-        pytest.skip("PostgreSQL keeps no text that is none")
     add(engine, device="d1")
     add(engine, device="d2")
     with engine.begin() as connection:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from holdfast import App
-from holdfast.devices.rules.device_turn import TurnRequest
+from holdfast.devices.conformance.outbox_bench import Driver
 from holdfast.devices.services.sqlalchemy import tables
 from holdfast.devices.services.sqlalchemy.migrations import (
     LATEST,
@@ -137,10 +137,10 @@ async def test_the_jobs_of_an_outbox_made_before_are_rollouts_that_go_on(engine:
     ]
     assert known == [(1, "firmware", 1, 1, False), (3, "faces", 0, 1, True)]
     assert [each.rollout for each in await store.commands("doors")] == [1, 3, None]
-    epoch = await store.open("doors", 0, 0, "me")
-    result = await store.take_turn(
-        TurnRequest(outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=1e9, sweep=True)
-    )
+    driver = Driver(store, shards=1)
+    await driver.open()
+    driver.now = 1e9
+    result = await driver.take_turn(sweep=True)
     assert [(each.id, each.reason) for each in result.closed] == [(2, "its rollout was aborted")]
     await store.close()
     outbox = App("office").outbox("doors")

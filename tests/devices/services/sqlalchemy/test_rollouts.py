@@ -7,8 +7,9 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from holdfast import App
+from holdfast.devices.conformance.outbox_bench import Driver, answer
 from holdfast.devices.rules.device_queue import CommandState
-from holdfast.devices.rules.device_turn import CommandAnswer, Rollout, Sending, TurnRequest
+from holdfast.devices.rules.device_turn import CommandAnswer, Rollout
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 
 DEVICES = [f"d{number:04}" for number in range(5_000)]
@@ -22,18 +23,15 @@ async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], boo
     with Session(engine) as db, db.begin():
         number = outbox.add_rollout(db, "firmware", DEVICES, {"v": 2}, rate=RATE, abort_share=0.05)
     [first] = await store.commands("doors", limit=1)
-    epoch = await store.open("doors", 0, 0, "me")
+    driver = Driver(store, shards=1)
+    await driver.open()
     answers: list[CommandAnswer] = []
     sent: list[str] = []
 
     async def take_turn(now: float, *, sweep: bool) -> bool:
         nonlocal answers
-        heard, answers = answers, []
-        result = await store.take_turn(
-            TurnRequest(
-                outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=now, answers=heard, sweep=sweep
-            )
-        )
+        driver.now = now
+        result = await driver.take_turn(answers=answers, sweep=sweep)
         answers = [answer(sending, ok=does(sending.device)) for sending in result.sendings]
         sent.extend(sending.device for sending in result.sendings)
         return result.more or bool(answers)
@@ -56,10 +54,6 @@ async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], boo
         await progress()
     assert sent == DEVICES[: len(sent)]
     return await progress(), len(sent)
-
-
-def answer(sending: Sending, *, ok: bool) -> CommandAnswer:
-    return CommandAnswer(sending.device, sending.correlation, b"", ok=ok)
 
 
 @pytest.mark.slow

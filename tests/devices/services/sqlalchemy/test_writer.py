@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 
 from holdfast import App
+from holdfast.devices.conformance.outbox_bench import Driver
 from holdfast.devices.outbox import Outbox
-from holdfast.devices.rules.device_turn import TurnRequest
 from holdfast.devices.rules.dialect import PlainDialect
 from holdfast.devices.services.sqlalchemy import tables
 from holdfast.devices.services.sqlalchemy.bell import CHANNEL
@@ -217,9 +217,10 @@ async def test_a_business_pauses_and_takes_back_with_its_own_change(
         await outbox.pause(session, "d1")
         await outbox.pause(session)
     assert list(await store.paused("doors")) == ["", "d1"]
-    epoch = await store.open("doors", 0, 0, "me")
-    request = TurnRequest(outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=time.time())
-    result = await store.take_turn(request)
+    driver = Driver(store, shards=1)
+    await driver.open()
+    driver.now = time.time()
+    result = await driver.take_turn()
     assert ([entry.reason for entry in result.closed], result.paused) == (["cancelled"] * 2, True)
     async with AsyncSession(async_engine) as session, session.begin():
         assert await outbox.resume(session)
