@@ -117,11 +117,11 @@ async def dispatching(
     )
     try:
         for number in range(shards):
-            await dispatcher.own(number, await store.open(name, number, 0, "benchmark"))
+            await dispatcher.served.own(number, await store.open(name, number, 0, "benchmark"))
         host.tasks.spawn(dispatcher.run())
         yield Dispatching(outbox, store, dispatcher, clock)
     finally:
         for number in range(shards):
-            await dispatcher.disown(number)
+            await dispatcher.served.disown(number)
         await host.tasks.close()
         await store.close()

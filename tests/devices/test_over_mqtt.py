@@ -74,12 +74,12 @@ class Played:
                 self.outbox.new({"device": device, "command": {"step": step}} for device in DEVICES)
             )
         for number, epoch in (await self.store.epochs("faces")).items():
-            await self.dispatcher.own(number, await self.store.open("faces", number, epoch, "me"))
+            await self.dispatcher.served.own(number, await self.store.open("faces", number, epoch, "me"))
         self._tasks.spawn(self.dispatcher.run())
 
     async def end(self) -> None:
         for number in list(self.dispatcher.shards):
-            await self.dispatcher.disown(number)
+            await self.dispatcher.served.disown(number)
         await self._tasks.close()
         await self.store.close()
 

@@ -128,7 +128,7 @@ class Shards:
         epoch = await self._store.open(self._spec.name, number, expect, claim.member)
         self._claims[number] = claim
         try:
-            await self.dispatcher.own(number, epoch, claim.member)
+            await self.dispatcher.served.own(number, epoch, claim.member)
         except HoldfastError:
             self._claims.pop(number, None)  # it stays in ``_unsure``
             raise
@@ -138,7 +138,7 @@ class Shards:
         self._host.log.info("shard opened", outbox=self._spec.name, shard=number, epoch=epoch)
 
     async def _release(self, number: int) -> None:
-        await self.dispatcher.disown(number)
+        await self.dispatcher.served.disown(number)
         if self._claims.pop(number, None) is not None:
             self._unsure[number] = None
             await self._make_sure(number)

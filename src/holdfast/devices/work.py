@@ -50,7 +50,7 @@ class DeviceWork:
             host,
             on_lost=self.shards.lost,
         )
-        self.dispatcher.on_first_shard = self._fill
+        self.dispatcher.served.on_first_shard = self._fill
         self.briefs: Briefs | None = None
         if briefs is not None:
             self.briefs = Briefs(host, app, outbox.spec.name, store, briefs, self.dispatcher.shards)
@@ -114,7 +114,7 @@ class DeviceWork:
             draining=self._host.draining,
             offers=(spec.name,),
             queues=queues,
-            troubles=self.dispatcher.troubles,
+            troubles=self.dispatcher.served.troubles,
         )
 
     async def maintain(self) -> None:

@@ -57,7 +57,7 @@ class Site:
         fleet = MemoryFleet(self.broker, [f"d{n}" for n in range(devices)], behaviour or Behaviour(), "seed")
         fleet.start()
         for shard in range(self.outbox.spec.shards):
-            await self.dispatcher.own(shard, await self.store.open("doors", shard, 0, "site"))
+            await self.dispatcher.served.own(shard, await self.store.open("doors", shard, 0, "site"))
         self.tasks.spawn(self.dispatcher.run())
 
     async def take_from(self, number: int = 0, member: str = "another") -> int:
@@ -66,7 +66,7 @@ class Site:
 
     async def own(self, number: int = 0) -> None:
         """Have the dispatcher serve a shard."""
-        await self.dispatcher.own(number, await self.take_from(number, "me"))
+        await self.dispatcher.served.own(number, await self.take_from(number, "me"))
 
     async def wait(self, condition: Callable[[], bool], within_s: float = 60.0, step_s: float = 0.01) -> None:
         """Wait until a condition holds."""

@@ -74,7 +74,7 @@ async def test_who_was_away_is_so_for_the_next_dispatcher_too(site: Site) -> Non
         while [(s.away, s.seen_at) for s in await site.store.devices("doors")] != [(True, None)]:
             await site.clock.sleep(1.0)
     before = await site.store.command(command)
-    await site.dispatcher.disown(0)
+    await site.dispatcher.served.disown(0)
     await site.own()
     await site.clock.sleep(10 * PATIENCE.probe_s)
     after = await site.store.command(command)
@@ -354,7 +354,7 @@ async def test_a_try_that_a_crash_took_back_is_known_to_the_next_owner(site: Sit
     site.store.take_turn = crashed_once  # type: ignore[method-assign]
     await site.add("d0")
     await site.wait(lambda: site.lost == [0], 10.0, 0.01)
-    await site.dispatcher.disown(0)
+    await site.dispatcher.served.disown(0)
     await site.own()
     await site.wait(lambda: len(times) >= 2, 60.0, 0.1)
     assert times[1] - times[0] >= PATIENCE.retry_s
@@ -402,7 +402,7 @@ async def test_a_shard_in_doubt_is_kept_until_it_can_be_opened_again(site: Site)
 async def test_sources_stop_when_their_shard_goes_while_it_is_reopened(site: Site) -> None:
     await site.start(1)
     told = list[int | None]()
-    site.dispatcher.on_first_shard = told.append
+    site.dispatcher.served.on_first_shard = told.append
     opened, asked, gate = site.store.open, asyncio.Event(), asyncio.Event()
 
     async def open_late(*given: Any) -> int:
@@ -414,7 +414,7 @@ async def test_sources_stop_when_their_shard_goes_while_it_is_reopened(site: Sit
     with unclear, mock.patch.object(site.store, "open", open_late):
         await site.add("d0")
         await asked.wait()
-        gone = asyncio.ensure_future(site.dispatcher.disown(0))
+        gone = asyncio.ensure_future(site.dispatcher.served.disown(0))
         while not told:
             await site.clock.sleep(0.01)
         gate.set()
@@ -425,8 +425,8 @@ async def test_sources_stop_when_their_shard_goes_while_it_is_reopened(site: Sit
 async def test_disowning_ends_all_work_for_a_shard(site: Site) -> None:
     await site.start(1)
     await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
-    await site.dispatcher.disown(0)
-    await site.dispatcher.disown(0)
+    await site.dispatcher.served.disown(0)
+    await site.dispatcher.served.disown(0)
     command = await site.add("d0")
     await site.clock.sleep(10.0)
     await site.until(command, CommandState.SCHEDULED)
@@ -471,7 +471,7 @@ async def test_answers_are_written_before_their_shard_goes(site: Site) -> None:
     await site.add("d0")
     await at_gate.wait()
     await slow.answer()
-    going = asyncio.ensure_future(site.dispatcher.disown(0))
+    going = asyncio.ensure_future(site.dispatcher.served.disown(0))
     await site.clock.sleep(0.1)
     gate.set()
     await going
@@ -488,7 +488,7 @@ async def test_a_shard_goes_although_no_turn_can_be_written(site: Site) -> None:
     with mock.patch.object(site.store, "take_turn", side_effect=Unavailable("the database is gone")):
         await slow.answer()
         async with asyncio.timeout(30.0):
-            await site.dispatcher.disown(0)
+            await site.dispatcher.served.disown(0)
     assert site.dispatcher.shards == {}
 
 
@@ -517,7 +517,7 @@ async def test_answers_of_a_lost_shard_are_kept_until_it_comes_back(site: Site, 
         await site.clock.sleep(1.0)
         assert site.lost == [0]
         assert ended, "the broker keeps what devices say from now on for the next owner"
-    await site.dispatcher.disown(0)
+    await site.dispatcher.served.disown(0)
     await site.own()
     await site.until(command, CommandState.ACKNOWLEDGED, within_s=5.0)
     assert len(slow.came) == 1
@@ -530,7 +530,7 @@ async def test_answers_of_a_fenced_turn_are_kept_until_the_shard_comes_back(site
     await site.take_from()
     await slow.answer()
     assert site.lost == [0]
-    await site.dispatcher.disown(0)
+    await site.dispatcher.served.disown(0)
     await site.own()
     await site.until(command, CommandState.ACKNOWLEDGED, within_s=5.0)
     assert len(slow.came) == 1
@@ -554,7 +554,7 @@ async def test_a_clock_that_is_set_shifts_what_is_due(site: Site) -> None:
 async def test_limits_are_divided_as_the_shards_are(site: Site) -> None:
     await site.start(200, Behaviour(latency_s=1.0), shards=4, rate=40.0, in_flight_max=40)
     for number in (1, 2, 3):
-        await site.dispatcher.disown(number)
+        await site.dispatcher.served.disown(number)
     for n in range(200):
         await site.add(f"d{n}")
     most, begun_at, before = 0, site.clock.monotonic(), site.dispatcher.counts.sent

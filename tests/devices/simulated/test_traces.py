@@ -120,7 +120,7 @@ async def test_a_try_that_was_not_confirmed_before_its_shard_went_has_a_span_tha
     with mock.patch.object(site.broker, "take", take):
         await site.add("d0", traceparent=PLACE)
         await taken.wait()
-        await site.dispatcher.disown(0)
+        await site.dispatcher.served.disown(0)
     assert told(spans) == [("publish doors", "the connection to the broker ended first")]
 
 

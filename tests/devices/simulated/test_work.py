@@ -69,7 +69,7 @@ async def test_a_new_owner_watches_the_devices_of_its_shard(
     assert watched == []
     for device in ("d0", "d1"):
         await site.until(await site.add(device), CommandState.ACKNOWLEDGED)
-    await site.dispatcher.disown(0)
+    await site.dispatcher.served.disown(0)
     await site.own()
     assert sorted(watched) == ["d0", "d1"]
 
@@ -90,14 +90,14 @@ async def test_a_node_whose_broker_takes_no_connection_says_so_with_its_load(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await site.start(shards=1)
-    await site.dispatcher.disown(0)
+    await site.dispatcher.served.disown(0)
     work, never = worked(site), asyncio.Event()
 
     async def refuse(devices: MemoryDevices) -> None:
         await never.wait()
 
     epoch = (await site.store.epochs("doors"))[0]
-    await work.dispatcher.own(0, await site.store.open("doors", 0, epoch, "node"))
+    await work.dispatcher.served.own(0, await site.store.open("doors", 0, epoch, "node"))
     await site.clock.sleep(1.0)
     assert work.load().troubles == ()
     monkeypatch.setattr(site.broker, "connect", refuse)
@@ -105,14 +105,14 @@ async def test_a_node_whose_broker_takes_no_connection_says_so_with_its_load(
     await site.clock.sleep(1.0)
     (trouble,) = work.load().troubles
     assert trouble.startswith("1 of the 1 shards of the outbox 'doors' here have no connection")
-    await work.dispatcher.disown(0)
+    await work.dispatcher.served.disown(0)
     assert work.load().troubles == ()
 
 
 async def test_a_shard_that_the_store_cant_read_keeps_a_node_from_no_other(site: Site) -> None:
     await site.start(shards=4)
     for shard in range(4):
-        await site.dispatcher.disown(shard)
+        await site.dispatcher.served.disown(shard)
     del site.store.tables.shards["doors", 1]
     coordinator, me = MemoryCoordinator(site.clock), Member("me", "me", "sim://me", load=Load())
     await coordinator.join(me, 3600.0)

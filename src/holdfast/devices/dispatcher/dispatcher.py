@@ -13,7 +13,7 @@ from holdfast.devices.dispatcher.pending import RecentWrites, TakenEvents
 from holdfast.devices.dispatcher.sender import Sender
 from holdfast.devices.dispatcher.served import ServedShards
 from holdfast.devices.dispatcher.shard import ServedShard
-from holdfast.devices.dispatcher.shared import Shared
+from holdfast.devices.dispatcher.shared import Part, Shared
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.ports.device import Connect
 from holdfast.devices.ports.outbox import OutboxStore
@@ -33,7 +33,7 @@ SWEEP_S = 5.0
 """Seconds between sweeps, which close expired commands in the queues."""
 
 
-class Dispatcher:
+class Dispatcher(Part):
     """Serves its shards while the node's membership lives.
 
     Args:
@@ -41,8 +41,8 @@ class Dispatcher:
         on_lost: called with a shard that another node owns.
 
     Attributes:
-        on_first_shard: called with the epoch of shard 0 while this node serves it, else with None.
         on_closed: called when commands have been closed.
+        served: opens and closes shards.
         shards: the served shards.
     """
 
@@ -55,24 +55,15 @@ class Dispatcher:
         *,
         on_lost: Callable[[int], None],
     ) -> None:
+        shared = Shared(outbox.spec, store, host)
+        super().__init__(shared)
         self._outbox = outbox
-        self._spec = spec = outbox.spec
         self._store = store
         self._host = host
-        self._clock, self._log = host.clock, host.log
-        self._spans = None if host.tracer is None else CommandSpans(host.tracer, spec.name)
-        shared = Shared(spec, store, host)
-        self._signals = shared.signals
-        self._pending = shared.pending
+        self._spans = None if host.tracer is None else CommandSpans(host.tracer, outbox.spec.name)
         self._recent = RecentWrites()
-        self._clock_watch = shared.clock_watch
-        self._limits = shared.limits
-        self._in_flight = shared.in_flight
-        self._register = shared.register
-        self._served = ServedShards(
-            shared, store, connect, host, on_first=self._note_first_shard, on_lost=on_lost
-        )
         self._sender = Sender(shared, self._spans)
+        self.served = ServedShards(shared, store, connect, host, on_lost=on_lost)
         self.counts = shared.counts
         self.shards: Mapping[int, ServedShard] = shared.shards
         self._backoff = Backoff(0.1, 5.0)
@@ -80,7 +71,6 @@ class Dispatcher:
         self._paused = False
         self._has_moved = False
         self._sweeps_at = 0.0
-        self.on_first_shard: Callable[[int | None], None] = lambda _: None
         self.on_closed: Callable[[], None] = lambda: None
 
     @property
@@ -92,21 +82,6 @@ class Dispatcher:
     def in_flight(self) -> int:
         """The number of devices with an awaited answer."""
         return self._in_flight.count
-
-    @property
-    def troubles(self) -> tuple[str, ...]:
-        """The reasons why commands are not sent, in words."""
-        return self._served.troubles
-
-    async def own(self, number: int, epoch: int, member: str = "") -> None:
-        """Begin to serve a shard that was opened with ``epoch`` for ``member``. Raises Unavailable if its
-        devices can't be read from the store."""
-        await self._served.own(number, epoch, member)
-
-    async def disown(self, number: int) -> None:
-        """End to serve a shard; return once no turn has it. Answers that came by now are written first, if
-        the database and the membership allow it."""
-        await self._served.disown(number)
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -122,7 +97,7 @@ class Dispatcher:
                 continue
             self._signals.idle.clear()
             try:
-                await self._served.reopen_doubted()
+                await self.served.reopen_doubted()
                 await self._take_turn()
                 failures = 0
             except HoldfastError as error:
@@ -139,9 +114,6 @@ class Dispatcher:
                 self._signals.idle.set()
                 ended.set()
 
-    def _note_first_shard(self, epoch: int | None) -> None:
-        self.on_first_shard(epoch)
-
     @property
     def _may_turn(self) -> bool:
         return bool(self.shards) and self._host.membership.alive
@@ -156,11 +128,11 @@ class Dispatcher:
         if not self._may_turn:
             return LOOK_S
         now, monotonic = self._clock.wall(), self._clock.monotonic()
-        waits_s = [LOOK_S, *self._served.send_waits_s(monotonic)]
+        waits_s = [LOOK_S, *self.served.send_waits_s(monotonic)]
         # Otherwise due commands wait for answers, or for an operator.
         if self.in_flight < self._limits.in_flight_max and not self._paused:
             try:
-                due = await self._store.next_due(self._spec.name, self._served.sendable(monotonic))
+                due = await self._store.next_due(self._spec.name, self.served.sendable(monotonic))
             except HoldfastError:
                 due = None  # the next turn logs the error
             if due is not None:
@@ -211,7 +183,7 @@ class Dispatcher:
         return TurnRequest(
             outbox=spec.name,
             grants={shard.number: shard.epoch for shard in self.shards.values()},
-            sendable=self._served.sendable(monotonic),
+            sendable=self.served.sendable(monotonic),
             now=now,
             patience=spec.patience,
             answers=taken.answers,
@@ -239,7 +211,7 @@ class Dispatcher:
         if in_doubt:
             self._clock_watch.shift_s = 0.0  # it may have been stored
             self._clock_watch.doubt()
-            self._served.doubt(request.grants)
+            self.served.doubt(request.grants)
         self._pending.put_back(taken, in_doubt=in_doubt)
         self._register.put_back(request.seen)
 
@@ -252,7 +224,7 @@ class Dispatcher:
         self._log_result(result)
         self._pending.put_back_shards(taken, result.lost)
         for number in result.lost:
-            self._served.give_up(number)
+            self.served.give_up(number)
         if result.closed:
             self.on_closed()
         if result.more:
@@ -275,7 +247,7 @@ class Dispatcher:
             )
         for answer in result.unmatched:
             id_ = str(answer.correlation)
-            self._served.listener.log_unmatched(answer.device, id_, "it fits no published command")
+            self.served.listener.log_unmatched(answer.device, id_, "it fits no published command")
 
     def _notice_jump(self, now: float, monotonic: float) -> None:
         if jump_s := self._clock_watch.notice_jump(now, monotonic):

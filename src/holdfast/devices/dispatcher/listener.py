@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from holdfast.devices.dispatcher.sender import storable_text
 from holdfast.devices.dispatcher.shard import ServedShard, Unconfirmed
-from holdfast.devices.dispatcher.shared import Shared
+from holdfast.devices.dispatcher.shared import Part, Shared
 from holdfast.devices.ports.device import (
     Accepted,
     CommandRefused,
@@ -29,7 +29,7 @@ RETURN_S = 1.0
 NO_RECEIVER_REASON = "the broker has no receiver for it"
 
 
-class Listener:
+class Listener(Part):
     """Takes in the events of shards.
 
     Args:
@@ -40,11 +40,7 @@ class Listener:
     def __init__(
         self, shared: Shared, *, on_connection: Callable[[], None], on_taken_over: Callable[[int], None]
     ) -> None:
-        self._spec = shared.spec
-        self._clock, self._log = shared.clock, shared.log
-        self._pending = shared.pending
-        self._register = shared.register
-        self._wake = shared.signals.wake.set
+        super().__init__(shared)
         self._on_connection = on_connection
         self._on_taken_over = on_taken_over
         self._logged = Once()
@@ -56,7 +52,7 @@ class Listener:
                 self._take(shard, event)
             # ``Accepted`` alone needs no turn: the answer would have to wait for that.
             if self._pending.needs_turn or not shard.connected:
-                self._wake()
+                self._signals.wake.set()
 
     async def read_last(self, shard: ServedShard) -> None:
         """Take in the answers that came before the shard's connection was closed."""
@@ -141,7 +137,7 @@ class Listener:
     def _connected(self, shard: ServedShard) -> None:
         self._log_limit(shard.devices.max_payload)
         is_first = shard.connect()
-        self._wake()
+        self._signals.wake.set()
         self._on_connection()
         self._pending.still_out += shard.take_lost()
         if is_first:

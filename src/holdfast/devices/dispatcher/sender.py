@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.devices.dispatcher.shared import Shared
+from holdfast.devices.dispatcher.shared import Part, Shared
 from holdfast.devices.ports.device import Command
 from holdfast.devices.rules.device_turn import CommandAnswer, Sending, TurnResult, Unsent
 from holdfast.devices.traces import CommandSpans
@@ -16,18 +16,13 @@ if TYPE_CHECKING:
     from holdfast.extend.tracing import OpenSpan
 
 
-class Sender:
+class Sender(Part):
     """Sends tries on the connections of their shards."""
 
     def __init__(self, shared: Shared, spans: CommandSpans | None) -> None:
+        super().__init__(shared)
         self._patience = shared.spec.patience
-        self._clock = shared.clock
         self._spans = spans
-        self._shards = shared.shards
-        self._pending = shared.pending
-        self._register = shared.register
-        self._limits = shared.limits
-        self._wake = shared.signals.wake.set
         self._marked: tuple[list[Sending], float] | None = None
 
     def mark(self, result: TurnResult, began_at: float) -> None:
@@ -69,7 +64,7 @@ class Sender:
             else:
                 answer = CommandAnswer(sending.device, correlation, ok=False, reason=reason)
                 self._pending.answers.append(answer)
-            self._wake()
+            self._signals.wake.set()
 
     def _command(self, sending: Sending, span: OpenSpan | None) -> Command:
         return Command(

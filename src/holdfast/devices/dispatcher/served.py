@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.devices.dispatcher.listener import Listener
 from holdfast.devices.dispatcher.shard import ServedShard
-from holdfast.devices.dispatcher.shared import Shared
+from holdfast.devices.dispatcher.shared import Part, Shared
 from holdfast.devices.ports.device import Connect
 from holdfast.devices.ports.outbox import OutboxStore, fenced
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
@@ -20,12 +20,14 @@ LAST_TURN_S = 5.0
 """Seconds for which a shard that is given up waits for a turn that writes its devices' answers, at most."""
 
 
-class ServedShards:
+class ServedShards(Part):
     """Opens, connects and closes the shards of one node.
 
     Args:
-        on_first: called with the epoch of shard 0 while this node serves it, else with None.
         on_lost: called with a shard that another node owns.
+
+    Attributes:
+        on_first_shard: called with the epoch of shard 0 while this node serves it, else with None.
     """
 
     def __init__(
@@ -35,23 +37,15 @@ class ServedShards:
         connect: Connect,
         host: Host,
         *,
-        on_first: Callable[[int | None], None],
         on_lost: Callable[[int], None],
     ) -> None:
-        self._spec = shared.spec
+        super().__init__(shared)
         self._store = store
         self._connect = connect
         self._host = host
-        self._clock, self._tasks, self._log = host.clock, host.tasks, host.log
-        self._signals = shared.signals
-        self._pending = shared.pending
-        self._register = shared.register
-        self._limits = shared.limits
-        self._in_flight = shared.in_flight
-        self._clock_watch = shared.clock_watch
-        self._shards = shared.shards
-        self._on_first = on_first
+        self._tasks = host.tasks
         self._on_lost = on_lost
+        self.on_first_shard: Callable[[int | None], None] = lambda _: None
         self._closing: dict[int, asyncio.Task[Any] | None] = {}
         self.listener = Listener(shared, on_connection=self._note_connections, on_taken_over=self.give_up)
 
@@ -65,8 +59,9 @@ class ServedShards:
             for reason, count in away.items()
         )
 
-    async def own(self, number: int, epoch: int, member: str) -> None:
-        """Begin to serve a shard. See ``Dispatcher.own``."""
+    async def own(self, number: int, epoch: int, member: str = "") -> None:
+        """Begin to serve a shard that was opened with ``epoch`` for ``member``. Raises Unavailable if its
+        devices can't be read from the store."""
         shard = ServedShard(number, epoch, member)
         known = await self._store.known_devices(self._spec.name, number)
         shard.devices = self._connect(self._spec.identity(number), partial(self._is_ours, shard))
@@ -81,12 +76,13 @@ class ServedShards:
         self._in_flight.mark_stale()
         self._clock_watch.doubt()
         if number == 0:
-            self._on_first(epoch)
+            self.on_first_shard(epoch)
         await shard.devices.start()
         shard.reading = self._tasks.repeat(partial(self.listener.read, shard), self._clock, self._log)
 
     async def disown(self, number: int) -> None:
-        """End to serve a shard. See ``Dispatcher.disown``."""
+        """End to serve a shard; return once no turn has it. Answers that came by now are written first, if
+        the database and the membership allow it."""
         if (shard := self._shards.get(number)) is not None:
             await self._end_connection(shard)
             if self._pending.answers and self._host.membership.alive:
@@ -129,7 +125,7 @@ class ServedShards:
             else:
                 shard.in_doubt = False
                 if number == 0 and self._shards.get(number) is shard:
-                    self._on_first(shard.epoch)
+                    self.on_first_shard(shard.epoch)
 
     def sendable(self, monotonic: float) -> list[int]:
         """Return the shards that can send now."""
@@ -152,7 +148,7 @@ class ServedShards:
     def _drop(self, number: int) -> None:
         if (shard := self._shards.pop(number, None)) is not None:
             if number == 0:
-                self._on_first(None)
+                self.on_first_shard(None)
             self._in_flight.mark_stale()
             self._note_connections()
             self._limits.take_share(len(self._shards))

@@ -51,3 +51,18 @@ class Shared:
         self.in_flight = InFlight(spec.name, store)
         self.clock_watch = ClockWatch(host.clock)
         self.shards: dict[int, ServedShard] = {}
+
+
+class Part:
+    """A part of a dispatcher, with the shared state."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._spec = shared.spec
+        self._clock, self._log = shared.clock, shared.log
+        self._signals = shared.signals
+        self._pending = shared.pending
+        self._register = shared.register
+        self._limits = shared.limits
+        self._in_flight = shared.in_flight
+        self._clock_watch = shared.clock_watch
+        self._shards = shared.shards

@@ -1,7 +1,8 @@
-"""The outbox's tables. All names begin with ``holdfast_outbox_``, for they live among the business's own.
+"""The outbox's tables. All names begin with ``holdfast_outbox_``, because they are among the business's
+tables.
 
 ``metadata`` may be added to the ``target_metadata`` of Alembic; ``migrations/`` has the same as plain SQL.
-What has come since the first migration names its own in ``info``. Times are seconds since 1970.
+Later tables, columns and indexes have their migration in ``info``. Times are seconds since 1970.
 """
 
 from __future__ import annotations
@@ -38,17 +39,25 @@ SECOND, FOURTH = {"migration": 2}, {"migration": 4}
 
 RENAMING = 3
 ROLLOUT_BEFORE = f"{PREFIX}job"
-"""What the table of rollouts was called before the migration ``RENAMING``."""
+"""Name of the table of rollouts before the migration ``RENAMING``."""
 
 
-def _index(name: str, *columns: object, where: str, info: dict[str, int] | None = None) -> Index:
-    """A partial index: it holds, and costs, only what is waited for."""
-    given: Any = columns
-    return Index(f"{PREFIX}{name}", *given, sqlite_where=text(where), postgresql_where=text(where), info=info)
+def _index(
+    table: Table, name: str, columns: str, *, where: str = "", unique: bool = False, info: Any = None
+) -> None:
+    """Add an index over columns, ``-`` after one for descending order. With ``where`` it is partial: it has
+    only the rows that are looked for."""
+    given: Any = [
+        table.c[each.rstrip("-")].desc() if each.endswith("-") else table.c[each] for each in columns.split()
+    ]
+    only: dict[str, Any] = (
+        {f"{dialect}_where": text(where) for dialect in ("sqlite", "postgresql")} if where else {}
+    )
+    Index(f"{PREFIX}{name}", *given, unique=unique, info=info, **only)
 
 
 def _columns() -> list[Column[Any]]:
-    """Return the columns of a command, standing or archived, without its id."""
+    """Return the columns of a stored or archived command, without its id."""
     return [
         Column("outbox", String(64), nullable=False),
         Column("device", String(255), nullable=False),
@@ -80,9 +89,9 @@ command = Table(
     metadata,
     Column("id", _Id, primary_key=True, autoincrement=True),
     *_columns(),
-    # How often the business couldn't be told that it is closed; NULL: told, or open.
+    # How often on_result failed for the closed command; NULL: it was called, or the command is open.
     Column("untold", Integer),
-    sqlite_autoincrement=True,  # an answer to a command that was dropped must never fit a new one
+    sqlite_autoincrement=True,  # an answer to a deleted command must not fit a new one
 )
 
 archive = Table(
@@ -101,61 +110,26 @@ brief = Table(
     Column("closed_at", Double, nullable=False),
 )
 
-Index(f"{PREFIX}brief_shard", brief.c.outbox, brief.c.shard)
-
+_index(brief, "brief_shard", "outbox shard")
+WAITS = "state = 'scheduled'"
+_index(command, "command_next", "outbox device lane priority- id", where=WAITS)
 _index(
-    "command_next",
-    command.c.outbox,
-    command.c.device,
-    command.c.lane,
-    command.c.priority.desc(),
-    command.c.id,
-    where="state = 'scheduled'",
-)
-_index(
+    command,
     "command_supersede",
-    command.c.outbox,
-    command.c.device,
-    command.c.supersede_key,
-    where="state = 'scheduled' AND supersede_key IS NOT NULL",
+    "outbox device supersede_key",
+    where=f"{WAITS} AND supersede_key IS NOT NULL",
 )
+_index(command, "command_expiry", "outbox expires_at", where=f"{WAITS} AND expires_at IS NOT NULL")
+_index(command, "command_rollout", "rollout", where=f"{WAITS} AND rollout IS NOT NULL")
+_index(command, "command_untold", "outbox untold", where="untold IS NOT NULL")
+_index(command, "command_closed", "outbox closed_at", where="closed_at IS NOT NULL")
+_index(command, "command_dedupe", "outbox device dedupe_key", where="dedupe_key IS NOT NULL", unique=True)
+# The outbox is never first in these, because SQLite would use them for lists of an outbox.
+_index(command, "command_device", "device outbox id", info=SECOND)
 _index(
-    "command_expiry",
-    command.c.outbox,
-    command.c.expires_at,
-    where="state = 'scheduled' AND expires_at IS NOT NULL",
+    command, "command_key", "supersede_key outbox device id", where="supersede_key IS NOT NULL", info=SECOND
 )
-_index("command_rollout", command.c.rollout, where="state = 'scheduled' AND rollout IS NOT NULL")
-_index("command_untold", command.c.outbox, command.c.untold, where="untold IS NOT NULL")
-_index("command_closed", command.c.outbox, command.c.closed_at, where="closed_at IS NOT NULL")
-Index(
-    f"{PREFIX}command_dedupe",
-    command.c.outbox,
-    command.c.device,
-    command.c.dedupe_key,
-    unique=True,
-    sqlite_where=text("dedupe_key IS NOT NULL"),
-    postgresql_where=text("dedupe_key IS NOT NULL"),
-)
-# The outbox is never first in these: SQLite would take them for as good wherever an outbox is looked through.
-Index(f"{PREFIX}command_device", command.c.device, command.c.outbox, command.c.id, info=SECOND)
-_index(
-    "command_key",
-    command.c.supersede_key,
-    command.c.outbox,
-    command.c.device,
-    command.c.id,
-    where="supersede_key IS NOT NULL",
-    info=SECOND,
-)
-_index(
-    "command_failed",
-    command.c.state,
-    command.c.outbox,
-    command.c.id,
-    where="state IN ('failed', 'expired')",
-    info=SECOND,
-)
+_index(command, "command_failed", "state outbox id", where="state IN ('failed', 'expired')", info=SECOND)
 
 head = Table(
     f"{PREFIX}head",
@@ -170,8 +144,8 @@ head = Table(
     sqlite_with_rowid=False,
 )
 
-_index("head_out", head.c.outbox, head.c.shard, head.c.due, where="phase = 'out'")
-_index("head_due", head.c.outbox, head.c.shard, head.c.due, where="phase IN ('waiting', 'held')")
+_index(head, "head_out", "outbox shard due", where="phase = 'out'")
+_index(head, "head_due", "outbox shard due", where="phase IN ('waiting', 'held')")
 
 arrival = Table(
     f"{PREFIX}arrival",
@@ -185,7 +159,7 @@ arrival = Table(
     Column("supersede_key", String(255)),
 )
 
-Index(f"{PREFIX}arrival_shard", arrival.c.outbox, arrival.c.shard)
+_index(arrival, "arrival_shard", "outbox shard")
 
 shard = Table(
     f"{PREFIX}shard",
@@ -232,7 +206,7 @@ cursor = Table(
 setting = Table(
     f"{PREFIX}setting",
     metadata,
-    # What programs in other languages need to know of an outbox to add commands.
+    # Settings for programs in other languages.
     Column("outbox", String(64), primary_key=True),
     Column("lanes", Integer, nullable=False),
     Column("expires_in_s", Double),
@@ -258,18 +232,18 @@ cancel = Table(
     Column("shard", Integer, nullable=False),
     Column("device", String(255), nullable=False),
     Column("supersede_key", String(255)),
-    # All of the device that are older than this command, or those with the key.
+    # Commands of the device with lower ids, or those of them with the key.
     Column("below", BigInteger, nullable=False),
     # Only this one, if not 0.
     Column("command", BigInteger, nullable=False, server_default="0"),
     info=SECOND,
 )
 
-Index(f"{PREFIX}cancel_shard", cancel.c.outbox, cancel.c.shard, info=SECOND)
+_index(cancel, "cancel_shard", "outbox shard", info=SECOND)
 
 
 @event.listens_for(metadata, "after_create")
 def _complete(_: object, connection: Connection, **__: object) -> None:
-    """Add what is no table: indexes of tables that stood already, and the way to add commands in SQL."""
+    """Add indexes of existing tables, and the functions that add commands in SQL."""
     for step in steps(2, connection):
         connection.execute(step)
