@@ -52,6 +52,7 @@ COMMANDS = {
         ("transfer", "transfer:transfer", "Copy the data of a stopped cluster to other services."),
         ("backup", "backup:backup", "Write state and results of streams to a file, while nodes run."),
         ("restore", "backup:restore", "Write a back-up to an empty state store."),
+        ("bench", "bench:bench", "Measure Holdfast on your services, in two minutes."),
         ("doctor", "doctor:doctor", "Check the settings and everything that they name."),
         ("migrate", "migrate:migrate", "Update the tables in the databases of the settings."),
         ("completion", "completion:completion", "Print a script for a shell's completion of commands."),

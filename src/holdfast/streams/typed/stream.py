@@ -6,17 +6,21 @@ import functools
 import inspect
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
-from typing import Any, Generic, Protocol, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar
 
 from holdfast.common.codec import decoder, encode
 from holdfast.errors import ConfigError, OperationRefused
-from holdfast.streams.asking import TIMEOUT_S, QueryAnswer
 from holdfast.streams.handler import Context, StreamHandler
-from holdfast.streams.message import StreamMessage
-from holdfast.streams.results import StreamResult
 from holdfast.streams.typed.signature import Signature, read_signature
 from holdfast.streams.typed.state import TypedHandler, TypedState
 from holdfast.streams.typed.state_codec import name_of
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from holdfast.streams.asking import QueryAnswer
+    from holdfast.streams.message import StreamMessage
+    from holdfast.streams.results import StreamResult
 
 M = TypeVar("M")
 S = TypeVar("S")
@@ -143,7 +147,7 @@ class Stream(Generic[M, S, R]):
         state: S | None = self._client().state(self.name, key)
         return state
 
-    def query(self, key: str | int, request: Any = None, *, timeout_s: float = TIMEOUT_S) -> QueryAnswer:
+    def query(self, key: str | int, request: Any = None, *, timeout_s: float = 30.0) -> QueryAnswer:
         """Ask a question about a key, as :meth:`holdfast.AsyncClient.query` does."""
         return self._client().query(self.name, key, request, timeout_s=timeout_s)
 
