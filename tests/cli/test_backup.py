@@ -181,7 +181,7 @@ def test_a_check_of_a_backup_writes_nothing(holdfast: Any) -> None:
     make(holdfast)
     checked = bring(holdfast, "--check")
     assert checked.code == 0
-    assert "whole: 3 keys, 8 results" in checked.out
+    assert "complete: 3 keys, 8 results" in checked.out
     assert not Path("target.db").exists()
 
 

@@ -877,7 +877,7 @@ def test_doctor_passes_where_all_is_well(holdfast: Any, monkeypatch: pytest.Monk
         "peer",
     }
     assert {check for check, verdict in found.items() if verdict != "ok"} == {"environment"}
-    assert "HOLDFAST_TTLS is no setting and does nothing" in holdfast("doctor").out
+    assert "HOLDFAST_TTLS isn't a setting and has no effect" in holdfast("doctor").out
     assert "did you mean HOLDFAST_TTL_S?" in holdfast("doctor").out
 
 

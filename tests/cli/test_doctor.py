@@ -28,7 +28,7 @@ def test_what_redis_may_lose_is_named(redis_server: RedisServer, holdfast: Any) 
 def test_a_redis_that_is_not_there_is_told_once(holdfast: Any) -> None:
     outcome = holdfast("doctor", "--set", "state_url=redis://127.0.0.1:1")
     assert "✗ state store: redis://127.0.0.1:1: " in outcome.out
-    assert "see that redis://127.0.0.1:1 is up" in outcome.out
+    assert "check that redis://127.0.0.1:1 is up" in outcome.out
     assert outcome.code == 3
 
 

@@ -167,7 +167,7 @@ def test_send_with_wait_shows_the_outcome(holdfast: Holdfast, arrange: Arrange[A
     arrange(ended("fine"))
     arrange(ended("bad", State.FAILED, "no such table\nTraceback"))
     done = holdfast("tasks", "send", APP, TYPE, "--trace-id", "fine", "--wait")
-    assert (done.code, done.out) == (exits.OK, "fine: succeed after 1 attempt(s)\n{'pages': 3}\n")
+    assert (done.code, done.out) == (exits.OK, "fine: succeed after 1 attempt\n{'pages': 3}\n")
     done = holdfast("tasks", "send", APP, TYPE, "--trace-id", "bad", "--wait", "--json")
     assert (done.code, done.lines[0]["state"], done.lines[0]["node"]) == (1, "failed", "node-1")
 
@@ -267,7 +267,7 @@ def test_what_is_gone_is_told_and_watched_no_more(
     monkeypatch.setattr("holdfast.cli.tasks.LOOK_S", 0.0)
     done = holdfast("tasks", "watch", APP, "past", "waits")
     assert (done.code, next(looks)) == (exits.OK, 5)
-    assert (done.out + done.err).count("task 'past' is not known any more") == 1
+    assert (done.out + done.err).count("task 'past' was deleted") == 1
 
 
 def test_square_brackets_of_a_task_are_drawn_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -373,7 +373,7 @@ def test_a_running_task_shows_where_it_is(
 
     monkeypatch.setattr(tasks, "look", look)
     shown = holdfast("tasks", "stack", APP, trace).out
-    assert "on node-1 for 12.0 s; 40% page 3, rows 7, told 3.0 s ago" in shown
+    assert "on node-1 for 12.0 s; 40% page 3, rows 7, reported 3.0 s ago" in shown
     assert said in shown
     (record,) = holdfast("tasks", "stack", APP, trace, "--json").lines
     assert record["stacks"] == stacks

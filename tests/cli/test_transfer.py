@@ -232,16 +232,16 @@ def test_services_that_are_empty_are_refused(holdfast: Any) -> None:
     on(SOURCE, lambda held: held.coordinator().members())
     empty = transfer(holdfast)
     assert empty.code == 1
-    assert "nothing is there to transfer; does --from name the right services?" in empty.err
+    assert "the source is empty; does --from name the right services?" in empty.err
 
 
 @pytest.mark.parametrize(
     "arguments, told",
     [
-        ((), "say either --from URL or --from-config FILE"),
-        (("--from", SOURCE), "say either --to URL or --to-config FILE"),
+        ((), "give either --from URL or --from-config FILE"),
+        (("--from", SOURCE), "give either --to URL or --to-config FILE"),
         (("--from", SOURCE, "--to", SOURCE), "there is nothing to transfer"),
-        (("--from", SOURCE, "--to", TARGET, "--url", SOURCE), "write --from and --to instead of --url"),
+        (("--from", SOURCE, "--to", TARGET, "--url", SOURCE), "give --from and --to instead of --url"),
         (("--from", SOURCE, "--to", "sqs://eu-west-1/"), "sqs"),
     ],
 )

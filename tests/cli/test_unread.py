@@ -52,7 +52,7 @@ def test_a_restore_goes_on_to_its_end(
     test_backup.make(holdfast)
     done = test_backup.bring(lambda *arguments: unread(*arguments, errors=errors), *more)
     assert done.code == exits.OK, done.err
-    assert errors or "3 keys and 8 results are restored" in done.err
+    assert errors or "3 keys and 8 results restored" in done.err
     checkpoints, results = test_backup.on(test_backup.TARGET, test_backup.everything)
     assert (len(checkpoints), len(results)) == (3, 8)
 

@@ -1,4 +1,4 @@
-"""``holdfast backup`` and ``holdfast restore``: what streams have, in a file and back."""
+"""``holdfast backup`` and ``holdfast restore``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli import exits, output
 from holdfast.cli.auditing import audited
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.common.text import counted
 from holdfast.errors import OperationRefused
 from holdfast.registration.urls import shown
 
@@ -26,8 +27,8 @@ async def backup(
 ) -> int:
     """Write state and results of streams to a file, while nodes run.
 
-    Only its owner may read the file. It gets its name once it is whole. It holds neither messages nor tasks:
-    see docs/backup.md.
+    Only its owner may read the file. It gets its name when it is complete. It has neither messages nor
+    tasks: see docs/backup.md.
 
     ```
     holdfast backup streams.backup
@@ -37,7 +38,7 @@ async def backup(
     Args:
         target: The file. A back-up of this name is replaced; any other file is refused.
         stream: Only this stream; may be repeated.
-        json: Print what the file holds as JSON.
+        json: Print a summary of the file as JSON.
     """
     from holdfast.transfer.backup import transferable, write  # noqa: PLC0415
 
@@ -56,10 +57,10 @@ async def restore(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Write a back-up to an empty state store. No node may run. The whole file is verified before.
+    """Write a back-up to an empty state store. No node may run. The whole file is verified first.
 
-    Each key is printed with its place. What its queue has deleted since the back-up is missing after that
-    place: send it again, or have the gap skipped.
+    Each key is printed with its place. Messages that its queue has deleted since the back-up are missing
+    after that place: send them again, or skip the gap.
 
     ```
     holdfast restore streams.backup --check
@@ -69,7 +70,7 @@ async def restore(
     Args:
         source: A file that ``holdfast backup`` has written.
         check: Only verify the file; write nothing.
-        json: Print JSON lines: what the file holds, or each key that was restored.
+        json: Print JSON lines: a summary of the file, or each restored key.
     """
     from holdfast.transfer.backup import restore as restored  # noqa: PLC0415
     from holdfast.transfer.backup import transferable, verify  # noqa: PLC0415
@@ -86,11 +87,12 @@ async def restore(
                     output.json_line(key)
                 else:
                     place = f"after {key.after}" if key.after else "from its beginning"
-                    effects = f", {key.effects} effects pending" if key.effects else ""
+                    effects = f", {counted(key.effects, 'effect')} pending" if key.effects else ""
                     output.say(f"{key.key} goes on {place}{effects}")
         await _check_stopped(services, "Stop them, empty the state store, and run this again")
     output.remark(
-        f"{summary.checkpoints} keys and {summary.results} results are restored. Messages that the queue has"
+        f"{counted(summary.checkpoints, 'key')} and {counted(summary.results, 'result')} restored. Messages"
+        " that the queue has"
         " deleted since the back-up are missing: these streams wait at a gap there. Messages that are handled"
         " again send their effects again, with new ids: targets can't know them as repeats"
     )
@@ -111,5 +113,6 @@ def _show(summary: Summary, *, json: bool) -> int:
     if json:
         output.json_line(summary)
     else:
-        output.say(f"whole: {summary.checkpoints} keys, {summary.results} results, sha256 {summary.sha256}")
+        keys, results = counted(summary.checkpoints, "key"), counted(summary.results, "result")
+        output.say(f"complete: {keys}, {results}, sha256 {summary.sha256}")
     return exits.OK

@@ -1,9 +1,9 @@
-"""``holdfast dlq``: the dead letters."""
+"""``holdfast dlq``."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,15 +29,13 @@ if TYPE_CHECKING:
 
 app = App(name="dlq", help="Dead letters: messages set aside, each with its reason.")
 
-Acting = Callable[[Services, Mapping[str, Sequence[str]], dead_letters.Failed], Awaitable[int]]
-
 REASON_CHARS = 100
 
 Id = Annotated[str, Parameter(help="Id of a dead letter, as `holdfast dlq ls` shows it.")]
 Stream = Annotated[
     StreamName,
     Parameter(
-        help="Dead letters of this stream, or of the queue of a type of task, APP-TYPE. Without it: of all."
+        help="Dead letters of this stream, or of the queue APP-TYPE of a type of task. Default: of all."
     ),
 ]
 Key = Annotated[str | None, Parameter(help="Only dead letters of this key.")]
@@ -100,21 +98,18 @@ async def ls(
     else:
         async with options.services(reads_only=True) as services:
             found = [letter async for letter in _first(limit, _dead_letters(services, stream, key))]
-    if json:
-        for letter in found:
-            output.json_line(dead_letter_record(letter))
-    else:
-        rows = [
-            [letter.id, letter.stream, letter.key, output.moment(letter.at), letter.reason[:REASON_CHARS]]
-            for letter in found
-        ]
-        title = f"Dead letters: {len(found)}{' or more' if len(found) == limit else ''}"
-        output.console().print(output.table(title, ["id", "stream", "key", "at", "reason"], rows))
+    rows = [
+        [letter.id, letter.stream, letter.key, output.local_moment(letter.at), letter.reason[:REASON_CHARS]]
+        for letter in found
+    ]
+    title = f"Dead letters: {len(found)}{' or more' if len(found) == limit else ''}"
+    columns = ["id", "stream", "key", "at", "reason"]
+    output.show(title, columns, rows, map(dead_letter_record, found), json=json)
 
 
 @app.command
 async def show(letter_id: str, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
-    """Show all of one dead letter: reason, traceback, body.
+    """Show one dead letter: reason, traceback, body.
 
     ```
     holdfast dlq show detect/cam-1:0:000000000000000000000000000000000001500
@@ -154,8 +149,8 @@ async def redrive(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Send dead letters to their queue again, in order: those of a stream, or with --app those of tasks. Each
-    task gets all its tries again. What a stream has sent to a target goes to that target again, with its id.
+    """Send dead letters to their queue again, in order: those of a stream, or with --app those of tasks.
+    Tasks get all their tries again. Effects go to their targets again, with the same ids.
 
     ```
     holdfast dlq redrive detect/cam-1:0:000000000000000000000000000000000001500
@@ -180,7 +175,7 @@ async def redrive(
         await _redrive_tasks(owner, task_type, choice, source, json, options)
         return 0
 
-    return await _act(ids, stream, key, all_, json, options, "redriven", dead_letters.redrive)
+    return await _act(ids, stream, key, all_, json, options, redrives=True)
 
 
 @app.command
@@ -197,8 +192,8 @@ async def backup(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Copy dead letters of tasks to a file or a database, if they are not there yet. With the setting
-    dlq_backup_url, nodes do this by themselves.
+    """Copy dead letters of tasks to a file or a database, if they aren't there yet. With the setting
+    dlq_backup_url, nodes do so by themselves.
 
     ```
     holdfast dlq backup letters.jsonl --app reports
@@ -206,7 +201,7 @@ async def backup(
     ```
 
     Args:
-        every_s: Repeat for ever, with a pause of so many seconds.
+        every_s: Repeat for ever, with a pause of this many seconds.
         json: Print a JSON object after each copy.
     """
     from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
@@ -231,13 +226,13 @@ async def backup(
 
 
 def _check_choice(owner: str, of_queues: Mapping[str, object], of_apps: Mapping[str, object]) -> None:
-    """Refuse what would be passed over: there would be more dead letters than were named."""
+    """Refuse options that would be ignored, and so choose more dead letters than meant."""
     if owner and (wrong := [name for name, given in of_queues.items() if given]):
         raise ConfigError(
-            f"leave out {', '.join(wrong)}, or --app: it chooses from all dead letters of its tasks"
+            f"leave out {', '.join(wrong)}, or --app: that chooses from all dead letters of its tasks"
         )
     if not owner and (wrong := [name for name, given in of_apps.items() if given]):
-        raise ConfigError(f"give --app with {', '.join(wrong)}: only dead letters of tasks are chosen so")
+        raise ConfigError(f"give --app with {', '.join(wrong)}: these options choose dead letters of tasks")
 
 
 async def _redrive_tasks(
@@ -256,8 +251,8 @@ async def _redrive_tasks(
     if json:
         output.json_line({"redriven": count} | ({"passed_over": passed} if source else {}))
     else:
-        done_since = f"; {passed} passed over, whose tasks wait, run or have succeeded" if passed else ""
-        output.say(f"{count} redriven{done_since}")
+        skipped = f"; {passed} skipped, whose tasks wait, run or have succeeded" if passed else ""
+        output.say(f"{count} redriven{skipped}")
 
 
 @app.command
@@ -278,12 +273,12 @@ async def purge(
 
     Args:
         stream: The stream that --all is for.
-        yes: Confirm that they are to be removed.
+        yes: Confirm the removal.
         json: Print a JSON object.
     """
     if not yes:
         raise ConfigError("purge removes messages for good; give --yes to confirm")
-    return await _act(ids, stream, key, all_, json, options, "purged", dead_letters.purge)
+    return await _act(ids, stream, key, all_, json, options, redrives=False)
 
 
 async def _act(
@@ -293,13 +288,18 @@ async def _act(
     everything: bool,
     json: bool,
     options: Options,
-    done: str,
-    act: Acting,
+    *,
+    redrives: bool,
 ) -> int:
-    """Do something with dead letters, whatever becomes of some of them. Returns the exit code."""
+    """Redrive or purge dead letters, even if some fail. Returns the exit code."""
     if bool(ids) == everything or (everything and not stream) or (ids and key is not None):
         raise ConfigError("name dead letters by their ids, or give --stream NAME --all")
     failed: set[str] = set()
+    done, action, act = (
+        ("redriven", dead_letters.REDRIVE_ACTION, dead_letters.redrive)
+        if redrives
+        else ("purged", dead_letters.PURGE_ACTION, dead_letters.purge)
+    )
 
     def complain(where: str, error: HoldfastError) -> None:
         failed.add(where)
@@ -310,9 +310,8 @@ async def _act(
             read = ReadPatience(services.clock).read
             ids = await dead_letters.ids_in_order(services, stream, key, read=read)
         chosen = {stream: ids} if stream and ids else await dead_letters.by_queue(services, ids, complain)
-        action = dead_letters.PURGE_ACTION if done == "purged" else dead_letters.REDRIVE_ACTION
         wish = {"count": len(ids), "ids": " ".join(ids)}
-        if done == "redriven" and (warning := (await dead_letters.passed(services, ids)).warning):
+        if redrives and (warning := (await dead_letters.passed(services, ids)).warning):
             output.remark(warning)
         async with audited(services, action, " ".join(chosen), wish):
             count = await act(services, chosen, complain)

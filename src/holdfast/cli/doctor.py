@@ -1,4 +1,4 @@
-"""``holdfast doctor``: is everything in place?"""
+"""``holdfast doctor``."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ async def doctor(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Check the settings and everything they name, and say what to do about what is wrong.
+    """Check the settings and everything that they name, and print a remedy for each problem.
 
-    No database or folder is made. In a database that is there already, tables that are missing are made, as a
-    node does at its start, if this user may; with `--upgrade` none are. One small object is stored,
-    where the object store is there already. The models of the app are loaded, one after another.
+    No database or folder is made. In an existing database, missing tables are made, as a node does at its
+    start, if this user has the right; with `--upgrade` none are. One small object is written to an existing
+    object store. The models of the app are loaded, one after another.
 
     ```
     holdfast doctor
@@ -88,25 +88,23 @@ async def doctor(
 
     Args:
         app: Also check this app, MODULE:NAME, against the settings.
-        upgrade: Only say what must happen before nodes of this version start, what after, and what comes
-            next. Nothing is changed.
-        iam_policy: Only print what AWS must allow the app's nodes, as the JSON of an IAM policy.
-        grants: Only print what this role of the databases needs to run nodes, as SQL.
-        only_to_send: With --grants: what a role needs that only sends messages to streams, such as in its own
-            transactions.
-        tasks: With --only-to-send: also what it needs to send tasks, and to wait for their outcomes.
+        upgrade: Only print the steps of an upgrade to this version, and the next one. Nothing is changed.
+        iam_policy: Only print the IAM policy that the app's nodes need on AWS, as JSON.
+        grants: Only print the rights that this role of the databases needs to run nodes, as SQL.
+        only_to_send: With --grants: the rights to send messages to streams, such as in own transactions.
+        tasks: With --only-to-send: also the rights to send tasks and wait for their outcomes.
         json: Print JSON lines, one a check.
     """
     if upgrade and (app is not None or grants or iam_policy or only_to_send or tasks):
-        raise ConfigError("--upgrade goes alone: run the other checks without it")
+        raise ConfigError("--upgrade can't be combined: run the other checks without it")
     if grants and (app is not None or iam_policy):
-        raise ConfigError("--grants goes alone, or with --only-to-send: its rights are those for any app")
+        raise ConfigError("--grants can only be combined with --only-to-send: its rights hold for any app")
     if grants:
         if tasks and not only_to_send:
-            raise ConfigError("--tasks goes with --only-to-send: without it, --grants is about tasks too")
+            raise ConfigError("--tasks needs --only-to-send: without that, --grants covers tasks too")
         return await _print_grants(grants, options.load(), only_to_send=only_to_send, tasks=tasks)
     if only_to_send or tasks:
-        raise ConfigError("--only-to-send goes with --grants ROLE, and --tasks with both")
+        raise ConfigError("--only-to-send needs --grants ROLE, and --tasks needs both")
     if iam_policy:
         return await _print_policy(app, options.load())
     if upgrade:
@@ -131,7 +129,7 @@ async def _print_grants(role: str, config: Config, *, only_to_send: bool, tasks:
     async with Services(config) as services:
         statements = services.grants(role, only_to_send=only_to_send, tasks=tasks)
     if not statements:
-        raise ConfigError("--grants is about databases with roles, such as PostgreSQL; no setting names one")
+        raise ConfigError("--grants needs a database with roles, such as PostgreSQL; no setting names one")
     for statement in statements:
         output.say(statement)
     return exits.OK
@@ -139,9 +137,7 @@ async def _print_grants(role: str, config: Config, *, only_to_send: bool, tasks:
 
 async def _print_policy(place: str | None, config: Config) -> int:
     if place is None:
-        raise ConfigError(
-            "--iam-policy needs the app, whose streams it is about: holdfast doctor MODULE:NAME"
-        )
+        raise ConfigError("--iam-policy needs the app: holdfast doctor MODULE:NAME --iam-policy")
     async with Services(config) as services:
         streams = load_app(place).streams
         archives = [spec.archive for spec in streams.values() if spec.archive]
@@ -156,7 +152,7 @@ async def _print_policy(place: str | None, config: Config) -> int:
 
 
 async def examine(place: str | None, options: Options) -> list[Finding]:
-    """Every check, one after the other."""
+    """Run all checks, one after the other."""
     from holdfast.config import sources  # noqa: PLC0415
 
     try:
@@ -164,7 +160,9 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
     except ConfigError as error:
         return [unsound(error)]
     changed = sum(setting.source != "default" for setting in sources.explain(config))
-    findings = [Finding("settings", "ok", f"sound; {changed} of them set, see `holdfast config show`")]
+    findings = [
+        Finding("settings", "ok", f"valid; {counted(changed, 'setting')} set, see `holdfast config show`")
+    ]
     findings += unknown_variables()
     findings += foreign_distribution()
     findings += examine_machine(config)
@@ -180,7 +178,7 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
 
 
 def _files(config: Config) -> Iterable[Finding]:
-    """Databases that an earlier version, or another program, has left to others."""
+    """Find databases that other users may read."""
     from holdfast.config.settings import Config  # noqa: PLC0415
 
     urls = {getattr(config, name) for name in Config.model_fields if name.endswith("_url")}
@@ -190,7 +188,7 @@ def _files(config: Config) -> Iterable[Finding]:
             continue
         mode = path.stat().st_mode & 0o777 if is_there(path) else 0
         if mode & 0o077:
-            text = f"{path} has the mode {mode:o}: others may use what messages and results hold"
+            text = f"{path} has the mode {mode:o}: others may read messages and results"
             fix = f"chmod go= {path}*, or set file_access to umask if they are meant to"
             yield Finding("files", "warning", text, fix)
 
@@ -200,7 +198,7 @@ def examine_machine(config: Config) -> Iterable[Finding]:
     cores, memory_mb = machine.cores, machine.memory_bytes // MIB
     slots = config.slots + config.spare_slots
     needed_mb = slots * config.slot_memory_mb
-    text = f"{cores:g} cores, {memory_mb} MB; {config.slots} slots and {config.spare_slots} spare"
+    text = f"{cores:g} cores, {memory_mb} MB; {counted(config.slots, 'slot')} and {config.spare_slots} spare"
     if needed_mb > memory_mb:
         fix = f"set slot_memory_mb to {memory_mb // slots} or less, or have fewer slots"
         yield Finding("machine", "warning", f"{text} may take {needed_mb} MB (slot_memory_mb)", fix)
@@ -222,7 +220,7 @@ def _app(place: str, services: Services) -> tuple[App | None, Finding]:
 
 
 async def _models(app: App, place: str, services: Services) -> list[Finding]:
-    """Try whether the models of the app's streams load here, in a slot as nodes do."""
+    """Load the models of the app's streams in a slot, as nodes do."""
     users: dict[str, str] = {}
     for stream in app.streams.values():
         users |= dict.fromkeys(stream.models, stream.name)
@@ -236,8 +234,8 @@ async def _model(name: str, stream: str, slots: StreamSlotMaker, services: Servi
             slot = await slots.spawn()
             await slot.load(stream, "", [name])
     except (HoldfastError, TimeoutError) as error:
-        text = str(error) or f"it did not load within {services.config.model_timeout_s:g} s (model_timeout_s)"
-        fix = "put right what its load says, or no node here can run the streams that use it"
+        text = str(error) or f"not loaded within {services.config.model_timeout_s:g} s (model_timeout_s)"
+        fix = "correct the error; else no node here can run the streams that use it"
         return Finding(check, "failed", text, fix, exits.FAILED)
     await slot.kill("looked at")
     return Finding(check, "ok", "loads")
@@ -263,7 +261,7 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
 
     async def objects() -> str:
         if config.objects_url == ANY_BUCKET:
-            return "frames are read from whichever bucket a message names, and none is put"
+            return "frames are read from the bucket that a message names, and none is written"
         objects = services.objects()
         if nothing := _nothing_yet(objects):
             return nothing
@@ -274,7 +272,7 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
     missing: set[str] = set()
 
     async def kept(check: str, url: str, look: Callable[[], Awaitable[str]]) -> list[Finding]:
-        """Look at a service, unless it is the same database that is missing already."""
+        """Check a service, unless it is a database that is known to be missing."""
         if url in missing:
             return []
         finding = await look_at(check, url, look)
@@ -304,7 +302,7 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
 
 
 async def _optional(services: Services, app: App | None) -> list[Finding]:
-    """Services that need not be set: a store of values, collectors, and a back-up of dead letters."""
+    """Check optional services: a store of values, collectors, and a back-up of dead letters."""
     config = services.config
 
     async def values() -> str:
@@ -347,7 +345,7 @@ async def _known_names(services: Services) -> list[str]:
 
 
 def _nothing_yet(objects: Objects) -> str:
-    """Tell of a folder for objects that isn't there yet; empty if it is, or the store is another one. Raises
+    """Return a text about a missing folder for objects; empty if it exists, or the store is no folder. Raises
     ConfigError if it can't be made."""
     from holdfast.services.file.objects import FileObjects  # noqa: PLC0415
 
@@ -369,7 +367,7 @@ async def _archive(services: Services, url: str) -> str:
 
 
 def _apart(config: Config) -> Iterable[Finding]:
-    """Services of one host beside a queue that many hosts reach."""
+    """Find services of one host beside a queue that many hosts reach."""
     here = [name for name in ("coordinator_url", "state_url") if service_of(getattr(config, name)).one_host]
     if here and not service_of(config.queue_url).one_host:
         named = " and ".join(here)
@@ -379,8 +377,8 @@ def _apart(config: Config) -> Iterable[Finding]:
 
 
 async def _risks(services: Services) -> list[Finding]:
-    """Return what servers of the state store and the queue may lose. One that can't be reached was told of
-    already."""
+    """Return data that servers of the state store and the queue may lose. Unreachable servers have findings
+    of their own."""
     try:
         risks = await services.risks()
     except HoldfastError:
@@ -399,7 +397,7 @@ async def _risks(services: Services) -> list[Finding]:
 
 
 async def _queues(services: Services, app: App | None) -> list[Finding]:
-    """Return what the service says of each of the app's queues, where they have to be made."""
+    """Check the app's queues, for a service where queues must be made."""
     try:
         setup = services.queue_setup()
         if setup is None:
@@ -408,11 +406,11 @@ async def _queues(services: Services, app: App | None) -> list[Finding]:
     except HoldfastError as error:
         return [Finding("AWS", "failed", str(error), "", exits.code(error))]
     for name, visibility_s in queues_of(app).items() if app else ():
-        findings += _told(f"queue of {name}", await setup.check(name, visibility_s=visibility_s))
+        findings += _of_queue(f"queue of {name}", await setup.check(name, visibility_s=visibility_s))
     return findings
 
 
-def _told(check: str, remarks: Iterable[QueueFinding]) -> Iterable[Finding]:
+def _of_queue(check: str, remarks: Iterable[QueueFinding]) -> Iterable[Finding]:
     for remark in remarks:
         verdict = "failed" if remark.level == "error" else remark.level
         code = exits.FAILED if verdict == "failed" else exits.OK
@@ -448,49 +446,49 @@ async def _nodes(services: Services) -> list[Finding]:
         try:
             reply = await peer.call(member.address, Probe(member.id), PROBE_TIMEOUT_S)
         except (Unavailable, OutcomeUnknown) as error:
-            fix = f"see that its machine is up and that {member.address} can be reached from here"
+            fix = f"check that its machine is up and that {member.address} can be reached from here"
             findings.append(Finding(check, "failed", str(error), fix, exits.UNREACHABLE))
         else:
             alive = isinstance(reply, Done)
             text = f"{member.address} answers" + ("" if alive else ", but as another membership")
-            fix = "" if alive else "it has just joined again; look once more in a few seconds"
+            fix = "" if alive else "it has just joined again; repeat this in a few seconds"
             findings.append(Finding(check, "ok" if alive else "warning", text, fix))
             findings += await _lacks(peer, member)
     return findings
 
 
 async def _undeclared(services: Services, declared: Iterable[str]) -> Iterable[Finding]:
-    """The queues that hold messages for nobody, where the service lists its queues."""
-    told = {name for member in await services.coordinator().members() for name in member.load.queues}
-    strays = undeclared_queues({*await services.filled_queues()} - {*declared}, told)
+    """Find queues with messages that no node reads, if the service lists its queues."""
+    run = {name for member in await services.coordinator().members() for name in member.load.queues}
+    strays = undeclared_queues({*await services.filled_queues()} - {*declared}, run)
     return [Finding("queues", "warning", text) for text in strays]
 
 
 async def _lacks(peer: Peer, member: Member) -> Iterable[Finding]:
-    """The streams that a node can't run, the archives and targets that take nothing from it, and slots
-    without progress."""
-    told = await node_report(peer, member)
-    if isinstance(told, str):
+    """Find streams that a node can't run, failing archives and targets, and slots without progress."""
+    report = await node_report(peer, member)
+    if isinstance(report, str):
         return []
-    fix = "put right what the model's load says there; the node tries it again by itself"
+    fix = "correct the error there; the node tries again by itself"
     lacks = [
         Finding(f"stream {stream} on {member.name}", "failed", reason, fix, exits.FAILED)
-        for stream, reason in sorted(told.lacks.items())
+        for stream, reason in sorted(report.lacks.items())
     ]
-    fix = "see that the service at the stream's `archive` can be reached from there, and takes objects"
+    fix = "check that the service of the stream's `archive` can be reached from there, and takes objects"
     away = [
         Finding(f"archive of node {member.name}", "failed", text, fix, exits.FAILED)
-        for text in failing_archives(member, told)
+        for text in failing_archives(member, report)
     ]
-    fix = "see with `holdfast top` and `holdfast why` what runs there; lower its timeout_s, or raise slots"
+    fix = "`holdfast top` and `holdfast why` show what runs there; lower its timeout_s, or raise slots"
     still = [
-        Finding(f"slots of node {member.name}", "warning", text, fix) for text in stalled_slots(member, told)
+        Finding(f"slots of node {member.name}", "warning", text, fix)
+        for text in stalled_slots(member, report)
     ]
-    return [*lacks, *away, *still, *failing_targets(member, told.effects)]
+    return [*lacks, *away, *still, *failing_targets(member, report.effects)]
 
 
 def failing_targets(member: Member, pending: Iterable[PendingEffects]) -> Iterable[Finding]:
-    """A finding for each target that takes no effects of streams on a node."""
+    """Yield a finding for each target that takes no effects of streams on a node."""
     by_target: dict[str, list[PendingEffects]] = {}
     for effects in pending:
         if effects.failures:
@@ -503,7 +501,7 @@ def failing_targets(member: Member, pending: Iterable[PendingEffects]) -> Iterab
             f" the oldest for {oldest.oldest_s:.0f} s"
         ) + (f"; its last error: {oldest.error}" if oldest.error else "")
         fix = (
-            "see that it runs, and that the nodes can reach it; `holdfast streams effects"
-            f" {oldest.key}` lists what waits there"
+            "check that it runs, and that the nodes can reach it; `holdfast streams effects"
+            f" {oldest.key}` lists the pending effects"
         )
         yield Finding(f"target {target} of {member.name}", "warning", text, fix)

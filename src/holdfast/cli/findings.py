@@ -16,7 +16,7 @@ from holdfast.registration.entry_points import DISTRIBUTION
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """The result of one check. ``fix`` says what to do, if anything has to be done."""
+    """The result of one check. ``fix`` is the remedy, if one is needed."""
 
     check: str
     verdict: Literal["ok", "warning", "failed"]
@@ -26,20 +26,20 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def unsound(error: ConfigError) -> Finding:
-    """Settings that can't be read."""
+    """Return the finding for settings that can't be read."""
     return Finding("settings", "failed", str(error), "correct them, then run this again", exits.USAGE)
 
 
 def unknown_variables() -> Iterable[Finding]:
-    """Variables of the environment that this version doesn't know, with what may be meant."""
+    """Find unknown variables of the environment, with the nearest settings."""
     from holdfast.config import sources  # noqa: PLC0415
 
     for variable, fix in sources.unknown_variables():
-        yield Finding("environment", "warning", f"{variable} is no setting and does nothing", fix)
+        yield Finding("environment", "warning", f"{variable} isn't a setting and has no effect", fix)
 
 
 def foreign_distribution() -> Iterable[Finding]:
-    """Warn of a distribution that is called as our package is, and may have written files into it."""
+    """Find another distribution named ``holdfast``, which may have replaced files of this package."""
     from importlib import metadata  # noqa: PLC0415 - takes a while
 
     try:
@@ -55,8 +55,8 @@ def foreign_distribution() -> Iterable[Finding]:
 
 
 async def look_at(check: str, url: str, look: Callable[[], Awaitable[str]]) -> Finding:
-    """Check a service, and return what was found. ``look`` calls the service and describes it in words, or
-    raises an error. A database that is missing is one that the first node makes."""
+    """Check a service, and return the finding. ``look`` calls the service and describes it in words, or
+    raises an error. A missing database is made by the first node."""
     try:
         return Finding(check, "ok", f"{redact_url(url)}: {await look()}")
     except NoDatabase as error:
@@ -65,21 +65,19 @@ async def look_at(check: str, url: str, look: Callable[[], Awaitable[str]]) -> F
             fix = "name a file in a directory that this user may write"
             return Finding(check, "failed", f"{text}, and {why}", fix, exits.USAGE)
         fix = (
-            "start a node, which makes it; where nodes run already, run this there, or name their database as"
-            " they do"
+            "start a node, which makes it; if nodes run already, run this on their host, or name their"
+            " database as they do"
         )
         return Finding(check, "warning", text, fix)
     except (HoldfastError, OSError) as error:
         unreachable = isinstance(error, Unavailable | OutcomeUnknown) and not isinstance(error, TakesNoWrites)
-        fix = (
-            f"see that {redact_url(url)} is up and can be reached" if unreachable else "correct it as it says"
-        )
+        fix = f"check that {redact_url(url)} is up and can be reached" if unreachable else "correct the error"
         where = f"{redact_url(url)}: " if url else ""
         return Finding(check, "failed", f"{where}{error}", fix, exits.code(error))
 
 
 def is_there(path: Path) -> bool:
-    """Return whether there is such a file or folder, as far as this user may look."""
+    """Return True if a file or folder exists and this user may see it."""
     try:
         return path.exists()
     except OSError:
@@ -87,7 +85,7 @@ def is_there(path: Path) -> bool:
 
 
 def why_not_made(path: Path) -> str:
-    """Return why this user can't make a file or folder that isn't there; empty if it can."""
+    """Return why this user can't make a file or folder; empty if it can."""
     above = next(folder for folder in path.parents if is_there(folder))
     if not above.is_dir():
         return f"{above} is no directory"

@@ -1,4 +1,4 @@
-"""``holdfast limits``: how many tasks of an app may run at once, and how many begin per second."""
+"""``holdfast limits``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.errors import ConfigError
 from holdfast.operate import limits
 from holdfast.operate.limits import LimitRecord
 
-app = App(name="limits", help="How many tasks of an app may run at once. Changes are heeded while nodes run.")
+app = App(name="limits", help="Limit how many tasks of an app run at once. Running nodes follow changes.")
 
 Owner = Annotated[str, Parameter(help="Name of the app.")]
 
@@ -33,13 +33,13 @@ async def set_(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Limit the tasks of an app: those that run on all nodes together and on each, and how many of a type
-    begin per second. 0 takes a limit away.
+    """Limit the tasks of an app: those that run on all nodes together and on each node, and those of a type
+    that begin per second. 0 removes a limit.
 
-    Tasks that run go on; none begins before fewer run than the new limit allows.
+    Running tasks continue; none begins while more run than the new limit allows.
 
-    A node that can't reach the registry for half a minute ends its tasks, for others may begin as many: they
-    are run anew, and spend no try. With --no-strict they go on, and more may run than the limit says.
+    A node that can't reach the registry for half a minute ends its tasks, because others may begin as many;
+    they run again and spend no try. With --no-strict they continue, and more than the limit may run.
 
     ```
     holdfast limits set reports --global 40 --node 8
@@ -49,16 +49,16 @@ async def set_(
     Args:
         maximum: The most tasks at once on all nodes.
         per_node: The most on one node; nodes with fewer slots run fewer.
-        strict: Whether the limit holds whatever happens (which it does unless told).
-        rate: TYPE=NUMBER: how many attempts of a type begin per second on all nodes together. 0: any number;
-            TYPE=declared: as many as the code of the app says. May be given more than once.
+        strict: Keep the limit in any case (the default).
+        rate: TYPE=NUMBER: attempts of a type that begin per second on all nodes together; 0 for no limit, and
+            TYPE=declared for the rate in the app's code. May be repeated.
         json: Print JSON.
     """
     for name, limit in (("--global", maximum), ("--node", per_node)):
         if limit is not None and limit < 0:
-            raise ConfigError(f"{name} is {limit}: give 0 for no limit, or how many tasks may run at once")
+            raise ConfigError(f"{name} is {limit}: give 0 for no limit, or the most tasks at once")
     if maximum is None and per_node is None and strict is None and not rate:
-        raise ConfigError("give what to set, --global, --node, --strict or --rate: such as --global 40")
+        raise ConfigError("give a limit: --global, --node, --strict or --rate, such as --global 40")
     rates = dict(map(_rate, rate or ()))
     async with options.services() as services:
         wish = {"global": maximum, "node": per_node, "strict": strict, "rates": " ".join(rate or ())}
@@ -75,13 +75,13 @@ async def set_(
 
 @app.command(name="ls")
 async def ls(
-    owner: Annotated[str, Parameter(help="Name of an app; all if left out.", show_default=False)] = "",
+    owner: Annotated[str, Parameter(help="Name of an app. Default: all.", show_default=False)] = "",
     /,
     *,
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """List limits, and how many tasks nodes are allowed at present under a global one.
+    """List limits, and the tasks that nodes may run at present under a global limit.
 
     ```
     holdfast limits ls
@@ -96,9 +96,9 @@ async def ls(
 
 
 def _rate(text: str) -> tuple[str, float | None]:
-    name, _, said = text.partition("=")
+    name, _, rate = text.partition("=")
     try:
-        per_s = None if said == "declared" else float(said)
+        per_s = None if rate == "declared" else float(rate)
     except ValueError:
         per_s = -1.0
     if not name or (per_s is not None and not 0 <= per_s <= COUNT_MAX):
@@ -107,10 +107,6 @@ def _rate(text: str) -> tuple[str, float | None]:
 
 
 def _print(records: Sequence[LimitRecord], json: bool) -> None:
-    if json:
-        for record in records:
-            output.json_line(record)
-        return
     rows = [
         [
             record.app,
@@ -125,4 +121,4 @@ def _print(records: Sequence[LimitRecord], json: bool) -> None:
         for record in records
     ]
     columns = [field.encode_name for field in msgspec.structs.fields(LimitRecord)]
-    output.console().print(output.table("Limits", columns, rows))
+    output.show("Limits", columns, rows, records, json=json)

@@ -1,7 +1,7 @@
 """The output of commands: tables for people, JSON for programs. Log and errors go to stderr, never to stdout.
-All of it passes here, or one of the consoles, and none has characters that a terminal obeys.
+Control characters are escaped, here and in the consoles.
 
-What not every command needs is imported inside the functions: whoever calls one waits for every import.
+Imports inside functions keep commands fast.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any
 
 from holdfast.common.text import visible, visible_json
@@ -33,28 +33,30 @@ __all__ = [
     "go_on_unread",
     "is_narrow",
     "json_line",
+    "local_moment",
     "lose_reader",
     "moment",
     "redraw",
     "remark",
     "say",
+    "show",
     "split_key",
     "table",
 ]
 
 WIDE = 120
-"""Columns of a terminal on which the widest tables fit."""
+"""Width of a terminal, in columns, on which all tables fit."""
 
 
 def json_line(record: Any) -> None:
-    """One JSON value on a line, at once."""
+    """Print a JSON value on a line, at once."""
     import msgspec  # noqa: PLC0415
 
     _write(visible_json(msgspec.json.encode(record).decode()))
 
 
 def say(text: str) -> None:
-    """A line for people."""
+    """Print a line for people."""
     _write(visible(text))
 
 
@@ -67,7 +69,7 @@ def _write(text: str) -> None:
 
 
 def remark(text: str) -> None:
-    """A line for people beside the output of a program, to stderr."""
+    """Print a line for people to stderr, beside output for programs."""
     try:
         sys.stderr.write(visible(text) + "\n")
     except BrokenPipeError:
@@ -75,7 +77,7 @@ def remark(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """An error, to stderr."""
+    """Print an error to stderr."""
     from rich.text import Text  # noqa: PLC0415
 
     from holdfast.common.redaction import redact  # noqa: PLC0415
@@ -84,14 +86,14 @@ def complain(text: str) -> None:
 
 
 def error_console() -> Console:
-    """The console of the present stderr."""
+    """Return the console of the present stderr."""
     from holdfast.cli.consoles import ErrorConsole  # noqa: PLC0415
 
     return ErrorConsole(stderr=True)
 
 
 def console() -> Console:
-    """The console of the present stdout. Where that is no terminal, lines are not cut to fit one."""
+    """Return the console of the present stdout. Only on a terminal are lines cut to fit."""
     from holdfast.cli.consoles import OutputConsole  # noqa: PLC0415
 
     return OutputConsole() if sys.stdout.isatty() else OutputConsole(width=240)
@@ -107,16 +109,16 @@ _command = _Command()
 
 
 def go_on_unread(wanted: bool = True) -> None:
-    """From here on the command comes to its end although nobody reads its output any more, as after
-    ``| head``: its exit code and stderr say what it did. A command that changes something says so before it
-    begins; ``audited`` does. Any other ends at once then, and well."""
+    """From here on, let the command continue if the reader of its output closes the pipe, as ``head`` does:
+    its exit code and stderr say what it did. A command that changes something calls this before it begins,
+    as ``audited`` does. Other commands then end at once, with success."""
     _command.goes_on_unread = wanted
 
 
 def lose_reader() -> None:
-    """Nobody reads what goes to stdout: let it go nowhere. Raises BrokenPipeError unless the command goes
+    """Discard stdout after its reader has closed the pipe. Raises BrokenPipeError unless the command goes
     on."""
-    with contextlib.suppress(OSError):  # there is no such file
+    with contextlib.suppress(OSError):  # no such file
         if os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno()):  # as after ``2>&1 | head``
             discard(sys.stderr)
     discard(sys.stdout)
@@ -125,14 +127,14 @@ def lose_reader() -> None:
 
 
 def discard(stream: IO[str]) -> None:
-    """Let all go nowhere that is written to a stream, what is still buffered too."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+    """Discard everything that is written to a stream, its buffer too."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def is_narrow() -> bool:
-    """Return True if tables of many columns don't fit."""
+    """Return True if wide tables don't fit."""
     return console().width < WIDE
 
 
@@ -144,8 +146,8 @@ def table(
     narrow: bool = False,
     dropped: Collection[str] = (),
 ) -> Table:
-    """A table; numbers to the right. A ``narrow`` one has no columns that are empty or ``dropped``, and cuts
-    off what doesn't fit, but in the last column."""
+    """Return a table with numbers to the right. A ``narrow`` one leaves out empty and ``dropped`` columns,
+    and cuts long cells except in the last column."""
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -170,11 +172,22 @@ def table(
     return made
 
 
+def show(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], records: Iterable[Any], *, json: bool
+) -> None:
+    """Print records as JSON lines, or their rows as a table."""
+    if json:
+        for record in records:
+            json_line(record)
+    else:
+        console().print(table(title, columns, rows))
+
+
 async def redraw(
     clock: Clock, draw: Callable[[], Awaitable[RenderableType]], every_s: float, times: int | None = None
 ) -> None:
-    """Show what ``draw`` returns, again and again, or so many ``times``: in the place of the last on a
-    terminal, else as one block after the other."""
+    """Show what ``draw`` returns, again and again or ``times`` times: in place on a terminal, else as one
+    block after the other."""
     from rich.console import Group  # noqa: PLC0415
 
     shown = console()
@@ -186,7 +199,7 @@ async def redraw(
     with place as live:
 
         async def show() -> None:
-            drawn = Group(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n", await draw(), "")
+            drawn = Group(f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}\n", await draw(), "")
             shown.print(drawn) if live is None else live.update(drawn, refresh=True)
 
         await again(clock, show, every_s, times)
@@ -195,7 +208,7 @@ async def redraw(
 async def again(
     clock: Clock, show: Callable[[], Awaitable[None]], every_s: float, times: int | None = None
 ) -> None:
-    """Call ``show`` again and again, or so many ``times``."""
+    """Call ``show`` again and again, or ``times`` times."""
     done = 0
     while True:
         await show()
@@ -203,6 +216,16 @@ async def again(
         if done == times:
             return
         await clock.sleep(every_s)
+
+
+def local_moment(at: float) -> str:
+    """Return a wall time in the reader's zone, or "" for none."""
+    if not at:
+        return ""
+    try:
+        return datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{at:g}"
 
 
 def _cell(value: Any) -> str:

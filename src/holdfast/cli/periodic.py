@@ -1,4 +1,4 @@
-"""``holdfast periodic``: tasks that are sent by the clock, added and changed while nodes run."""
+"""``holdfast periodic``: the schedule of an app."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.common.codec import decode_plain
 from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.tasks.opening import producing
 
-app = App(name="periodic", help="Tasks that are sent by the clock. Changes are heeded while nodes run.")
+app = App(name="periodic", help="Schedule tasks. Running nodes follow changes.")
 
 Owner = Annotated[str, Parameter(help="Name of the app whose tasks they are.")]
 
@@ -37,7 +37,7 @@ async def set_(
     tries: int | None = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Have a task sent by the clock, or change when and what is sent. It counts from now on.
+    """Add a task to the schedule, or change an entry, from now on.
 
     ```
     holdfast periodic set reports nightly '30 2 * * *' report.publish '{"pages": 3}' --zone Europe/Berlin
@@ -47,14 +47,14 @@ async def set_(
         name: Its name in the schedule of the app.
         cron: The times, as a cron expression of five fields.
         task_type: One of the types that the app declares.
-        body: What the handler gets, as JSON.
+        body: The body for the handler, as JSON.
         zone: The time zone of the times.
-        missed: What happens to times that passed while no node ran.
-        window_s: For so many seconds after a time its task may still be sent.
-        group: Whose limits it counts against, such as a customer.
+        missed: Which of the times that passed while no node ran are made up for.
+        window_s: Seconds after a time for which its task may still be sent.
+        group: The group whose limits count, such as a customer.
         priority: The higher the sooner.
-        timeout_s: The total time of one attempt, instead of that of its type.
-        tries: How many attempts it gets if they fail, instead of that of its type.
+        timeout_s: Seconds for one attempt, instead of the time of its type.
+        tries: The most attempts, instead of those of its type.
     """
     from holdfast.operate import periodic  # noqa: PLC0415
     from holdfast.operate.tasks import tasks_warning  # noqa: PLC0415
@@ -85,12 +85,12 @@ async def set_(
             raise ConfigError(str(error)) from None
         if warning := await tasks_warning(services, owner, [task_type]):
             output.remark(warning)
-    output.say(f"{name}: is sent at {cron} ({zone})")
+    output.say(f"{name}: sent at {cron} ({zone})")
 
 
 @app.command(name="rm")
 async def rm(owner: Owner, name: str, /, *, options: Options = DEFAULTS) -> None:
-    """Remove a task from the schedule. What was sent goes on.
+    """Remove a task from the schedule. Tasks that were sent continue.
 
     ```
     holdfast periodic rm reports nightly
@@ -106,12 +106,12 @@ async def rm(owner: Owner, name: str, /, *, options: Options = DEFAULTS) -> None
         audited(services, periodic.REMOVE_ACTION, f"{owner}/{name}"),
     ):
         await periodic.remove_entry(services, owner, name)
-    output.say(f"{name}: is sent no more")
+    output.say(f"{name}: removed from the schedule")
 
 
 @app.command(name="ls")
 async def ls(owner: Owner, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
-    """List the schedule of an app, and what its code declares, as far as living nodes tell.
+    """List the schedule of an app, and the times that the code of its living nodes declares.
 
     ```
     holdfast periodic ls reports
@@ -134,7 +134,7 @@ async def ls(owner: Owner, /, *, json: Json = False, options: Options = DEFAULTS
     columns = ["name", "cron", "zone", "task_type", "missed", "since"]
     rows = [[name, times.cron, times.zone, "(declared)", "", ""] for name, times in declared.items()]
     rows += [
-        [name, entry.cron, entry.zone, entry.task_type, entry.missed, output.moment(entry.since)]
+        [name, entry.cron, entry.zone, entry.task_type, entry.missed, output.local_moment(entry.since)]
         for name, entry in entries.items()
     ]
     output.console().print(output.table(f"Schedule of {owner}", columns, rows))

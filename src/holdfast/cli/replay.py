@@ -25,33 +25,33 @@ if TYPE_CHECKING:
     from holdfast.wiring.services import Services
 
 DECLARED = "archive"
-"""As --from, this means the archive that the stream declares."""
+"""The value of --from for the archive that the stream declares."""
 
 FOLDER = Path("replays")
-"""Where the results of runs with a name are."""
+"""The folder for results of runs with a name."""
 
 SQLITE = b"SQLite format 3\0"
-"""The beginning of each database of SQLite."""
+"""The first bytes of a database of SQLite."""
 
-EXAMPLES_TOLD = 5
-"""How many differences and broken lines are told one by one."""
+EXAMPLES_MAX = 5
+"""Differences and broken lines that are printed one by one."""
 
 COUNTED = (
-    ("messages", "messages"),
-    ("timers", "timers"),
-    ("effects", "effects not sent"),
+    ("messages", "message{s}"),
+    ("timers", "timer{s}"),
+    ("effects", "effect{s} not sent"),
     ("failed", "failed"),
     ("failed in both", "failed as they did live"),
-    ("same", "results the same"),
-    ("different", "results different"),
-    ("missing", "live results missing"),
+    ("same", "result{s} the same"),
+    ("different", "result{s} different"),
+    ("missing", "live result{s} missing"),
     ("none", "without a result in both"),
-    ("broken", "lines can't be read"),
-    ("set aside", "left out, as they were set aside"),
-    ("repeated", "repetitions left out"),
-    ("timers left", "timers still set"),
+    ("broken", "unreadable line{s}"),
+    ("set aside", "left out because set aside"),
+    ("repeated", "repetition{s} left out"),
+    ("timers left", "timer{s} still set"),
 )
-"""What the summary tells, and in which words."""
+"""The counts of the summary, and their words with ``{s}`` for the plural."""
 
 
 async def replay(
@@ -69,12 +69,12 @@ async def replay(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Run an app's handler over archived messages, beside the live stream. Nothing of the live stream
-    changes; what the handler sends is written down, not sent.
+    """Run an app's handler over archived messages. The live stream doesn't change; what the handler sends is
+    printed, not sent.
 
-    Each key begins without state. What comes of each message is a line of JSON, on standard output unless
-    --as or --out names a file. The exit code is 1 if the handler fails where the live one did not, or a
-    result differs from the live one.
+    Each key begins without state. Each message gives a line of JSON, on standard output unless --as or
+    --out names a file. The exit code is 1 if the handler fails where the live one didn't, or a result
+    differs from the live one.
 
     ```
     holdfast streams replay detect/cam-1 --app myproject.streams:app --compare
@@ -83,41 +83,43 @@ async def replay(
 
     Args:
         app: The app whose handler runs, MODULE:NAME.
-        source: The archive: its URL, a folder, or `archive` for the one that the stream declares.
+        source: The archive: a URL, a folder, or `archive` for the one that the stream declares.
         since: The first hour, in UTC, such as 2026-11-22T19; or the first day.
         until: The last hour, or day.
-        name: Name of this run. Each line has it, and the lines are written to replays/NAME.jsonl.
-        out: The file to write the lines to, instead. A database or an object of an archive is refused.
-        compare: Compare with the results of the live stream, as far as they are still kept.
-        keep_going: Go on after failures of the handler, and after lines that can't be read.
+        name: Name of this run, which is in each line. The lines are written to replays/NAME.jsonl.
+        out: Another file for the lines. A database or an object of an archive is refused.
+        compare: Compare with the results of the live stream that are still kept.
+        keep_going: Continue after failures of the handler, and after unreadable lines.
         json: Print the summary as a JSON object.
     """
     from holdfast.streams.archive_reader import Hours  # noqa: PLC0415
 
     if name and Path(name).name != name:
-        raise ConfigError(f"--as {name!r} must be a name that a file can have; name a folder with --out")
+        raise ConfigError(f"--as {name!r} must be a valid name of a file; name a folder with --out")
     path = out or (FOLDER / f"{name}.jsonl" if name else None)
     if path is not None:
         _check_out(path)
     stream, _, plain = key.partition("/")
     declared = load_app(app)
     spec = declared_stream(declared, app, stream)
-    hours, told = Hours(since, until), ReplayReport(stream, name, keep_going=keep_going)
+    hours, report = Hours(since, until), ReplayReport(stream, name, keep_going=keep_going)
     async with options.services(reads_only=True) as services:
-        reader = _reader(services, spec, source, hours, told.broken)
+        reader = _reader(services, spec, source, hours, report.broken)
         objects = await reader.objects(plain or None)
         if not objects:
-            raise ConfigError(f"the archive has nothing of {key} in these hours; look at --from and --since")
+            raise ConfigError(
+                f"the archive has no messages of {key} in these hours; check --from and --since"
+            )
         run = _run(services, declared, spec, compare=compare)
-        with _opened(path, services.access) as told.write:
+        with _opened(path, services.access) as report.write:
             try:
                 for urls in objects.values():
                     async for each in run.run(reader.messages(urls)):
-                        told.add(each)
+                        report.add(each)
             finally:
                 await run.stop()
-                told.summarize(run.counts + reader.left_out, path, json=json)
-    return exits.FAILED if told.is_bad else exits.OK
+                report.summarize(run.counts + reader.left_out, path, json=json)
+    return exits.FAILED if report.is_bad else exits.OK
 
 
 def _reader(
@@ -131,7 +133,7 @@ def _reader(
 
     if source == DECLARED and not spec.archive:
         raise ConfigError(
-            f"stream {spec.name!r} declares no archive; declare archive=, or say with --from where it is"
+            f"stream {spec.name!r} declares no archive; declare archive=, or name the archive with --from"
         )
     url = spec.archive if source == DECLARED else source if ":" in source else f"file:{source}"
     ordered = spec.seq_kind != "absent"
@@ -156,7 +158,7 @@ def _run(services: Services, app: App, spec: StreamSpec, *, compare: bool) -> Re
 
 
 def _check_out(path: Path) -> None:
-    """Raise ConfigError for a file that lines must not take the place of."""
+    """Raise ConfigError for a file that mustn't be replaced."""
     from holdfast.streams.archive import ObjectName  # noqa: PLC0415
 
     if ObjectName.of(path.resolve().as_uri()) is not None:
@@ -170,7 +172,7 @@ def _check_out(path: Path) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path | None, access: Access) -> Iterator[Callable[[Any], None]]:
-    """Open a file, or standard output, for the lines, and yield what writes one. It raises NoRoom or
+    """Open a file, or standard output, and yield a function that writes a line. It raises NoRoom or
     Unavailable."""
     if path is None:
         yield output.json_line
@@ -194,7 +196,7 @@ def _opened(path: Path | None, access: Access) -> Iterator[Callable[[Any], None]
     try:
         yield write
     except BaseException:
-        with contextlib.suppress(OSError):  # of a line that could not be written, as was said
+        with contextlib.suppress(OSError):  # the error of the last line was raised already
             file.close()
         raise
     try:
@@ -213,7 +215,7 @@ class ReplayReport:
 
     Attributes:
         write: writes a line.
-        is_bad: whether a handler failed anew, or a result differs.
+        is_bad: whether a handler failed where the live one didn't, or a result differs.
     """
 
     def __init__(self, stream: str, name: str, *, keep_going: bool) -> None:
@@ -225,7 +227,7 @@ class ReplayReport:
         self._examples: Counter[str] = Counter()
 
     def add(self, replayed: ReplayedMessage) -> None:
-        """Write what came of a message. Raises HandlerFailed for a failure after which nothing goes on."""
+        """Write the outcome of a message. Raises HandlerFailed for a failure that ends the replay."""
         self.write(self._record(replayed))
         where = f"{self._stream}/{replayed.key}:{_name(replayed)}"
         if replayed.compared == "different":
@@ -234,11 +236,11 @@ class ReplayReport:
         if replayed.fails_anew:
             self.is_bad = True
             if not self._keep_going:
-                raise HandlerFailed(f"{where}: {replayed.error}; go on after failures with --keep-going")
+                raise HandlerFailed(f"{where}: {replayed.error}; --keep-going continues after failures")
             self._example("failed", f"{where}: {replayed.error}")
 
     def broken(self, error: InvalidMessage) -> None:
-        """Note a line that can't be read. Raises the error unless the replay goes on."""
+        """Count an unreadable line. Raises the error unless the replay goes on."""
         if not self._keep_going:
             raise error
         self.is_bad = True
@@ -246,7 +248,7 @@ class ReplayReport:
 
     def _example(self, kind: str, text: str) -> None:
         self._examples[kind] += 1
-        if self._examples[kind] <= EXAMPLES_TOLD:
+        if self._examples[kind] <= EXAMPLES_MAX:
             output.complain(text)
 
     def _record(self, replayed: ReplayedMessage) -> dict[str, Any]:
@@ -279,17 +281,21 @@ class ReplayReport:
         return record
 
     def summarize(self, counts: Counter[str], path: Path | None, *, json: bool) -> None:
-        """Tell the counts: on standard output, unless the lines are there."""
+        """Print the counts: on standard output, unless the lines are there."""
         counts = counts + Counter({"broken": self._examples["broken"]})
         if counts["missing"] and not counts["same"] + counts["different"]:
             self.is_bad = True
-            output.complain("nothing was compared: none of the live results is still kept (results_keep_s)")
+            output.complain("nothing was compared: no live result is kept any more (results_keep_s)")
         out = None if path is None else storable(str(path))
         if json:
-            told = {name.replace(" ", "_"): counts[name] for name, _ in COUNTED}
-            output.json_line({"summary": told, "out": out})
+            summary = {name.replace(" ", "_"): counts[name] for name, _ in COUNTED}
+            output.json_line({"summary": summary, "out": out})
             return
-        some = [f"{counts[name]} {words}" for name, words in COUNTED if counts[name] or name == "messages"]
+        some = [
+            f"{counts[name]} {words.format(s='' if counts[name] == 1 else 's')}"
+            for name, words in COUNTED
+            if counts[name] or name == "messages"
+        ]
         where = "" if out is None else f"; written to {out}"
         (output.remark if out is None else output.say)(f"replayed {', '.join(some)}{where}")
 

@@ -23,7 +23,7 @@ for action in (streams.pause, streams.resume, streams.skip, streams.reset, strea
 
 @app.command
 async def effects(key: Key, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
-    """List what a stream has sent and no target has taken yet, oldest first, with the target's last error.
+    """List the effects of a stream that no target has taken yet, oldest first, with the target's last error.
 
     ```
     holdfast streams effects cameras/cam-1
@@ -36,10 +36,6 @@ async def effects(key: Key, /, *, json: Json = False, options: Options = DEFAULT
     async with options.services(reads_only=True) as services:
         pending, errors = await streams.pending_effects(services, key)
         now = services.clock.wall()
-    if json:
-        for effect in pending:
-            output.json_line(streams.effect_record(effect, errors))
-        return
     rows = [
         [
             effect.id,
@@ -51,7 +47,6 @@ async def effects(key: Key, /, *, json: Json = False, options: Options = DEFAULT
         ]
         for effect in pending
     ]
-    title = f"Pending effects: {len(rows)}"
-    output.console().print(
-        output.table(title, ["id", "target", "key", "age (s)", "bytes", "last error"], rows)
-    )
+    columns = ["id", "target", "key", "age (s)", "bytes", "last error"]
+    records = (streams.effect_record(effect, errors) for effect in pending)
+    output.show(f"Pending effects: {len(rows)}", columns, rows, records, json=json)

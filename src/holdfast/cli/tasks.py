@@ -1,4 +1,4 @@
-"""``holdfast tasks``, ``holdfast briefs``: what a producer does, from the command line."""
+"""``holdfast tasks`` and ``holdfast briefs``."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from holdfast.cli.auditing import audited
 from holdfast.cli.options import DEFAULTS, Json, Limit, Options
 from holdfast.cli.patience import ReadPatience
 from holdfast.common.codec import decode_plain
+from holdfast.common.text import counted
 from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.operate import tasks
 from holdfast.operate.tasks import TaskRunner
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.tasks.producer import Producer
     from holdfast.wiring.services import Services
 
-app = App(name="tasks", help="Tasks: send them, see how they stand, end them, try them again.")
+app = App(name="tasks", help="Send, show, cancel and retry tasks.")
 
 LOOK_S = 0.5
 PAGE = 500
@@ -48,10 +49,10 @@ WaitTimeout = Annotated[
     float | None,
     Parameter(
         validator=Number(gte=0),
-        help="As --wait, for so many seconds at most; the exit code is 1 if it hasn't ended by then.",
+        help="Wait for this many seconds at most; the exit code is 1 if it hasn't ended by then.",
     ),
 ]
-Since = Annotated[str, Parameter(help="Not longer ago: 90s, 15m, 2h or 7d.", show_default=False)]
+Since = Annotated[str, Parameter(help="Only within this time: 90s, 15m, 2h or 7d.", show_default=False)]
 
 
 @app.command
@@ -88,27 +89,29 @@ async def send(
 
     Args:
         task_type: One of the types that the app declares.
-        body: What the handler gets, as JSON.
+        body: The body for the handler, as JSON.
         file: Read the body from a file instead.
-        text: The body is plain text, no JSON.
+        text: The body is plain text, not JSON.
         trace_id: Its id; made up if left out.
         dedupe: Of the tasks of one type with the same key, only the first is run.
-        group: Whose limits it counts against, such as a customer.
+        group: The group whose limits count, such as a customer.
         priority: The higher the sooner.
-        delay_s: It may begin after so many seconds.
-        at: It may begin at this time, such as 2026-12-24T18:00+01:00; at once if it has passed.
-        timeout_s: The total time of one attempt, instead of that of its type.
-        tries: How many attempts it gets if they fail, instead of that of its type.
-        then: A task to send once it has succeeded, as a JSON object; may be given more than once.
-        on_failure: A task to send if it ends otherwise, as a JSON object; may be given more than once.
+        delay_s: Seconds before it may begin.
+        at: Time at which it may begin, such as 2026-12-24T18:00+01:00; a past time means at once.
+        timeout_s: Seconds for one attempt, instead of the time of its type.
+        tries: The most attempts, instead of those of its type.
+        then: A task to send when it has succeeded, as a JSON object; may be repeated.
+        on_failure: A task to send if it ends otherwise, as a JSON object; may be repeated.
         wait: Wait for its outcome; the exit code is 1 unless it succeeds.
         json: Print JSON.
     """
-    said = body if file is None else await _text_of(file)
+    given = body if file is None else await _text_of(file)
     try:
-        value = said if text else decode_plain(said.encode())
+        value = given if text else decode_plain(given.encode())
     except ValueError as error:
-        raise ConfigError(f"the body can't be read: {error}; quote it for the shell, or say --text") from None
+        raise ConfigError(
+            f"the body can't be read: {error}; quote it for the shell, or give --text"
+        ) from None
     order = Order(
         task_type=task_type,
         body=value,
@@ -144,16 +147,16 @@ async def batch(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Send tasks together, and once all of them have ended what follows; prints the id of the batch.
+    """Send tasks together, and follow-up tasks when all have ended; prints the id of the batch.
 
     ```
     holdfast tasks batch reports month.jsonl --then '{"task_type": "month.close", "body": "2026-11"}'
     ```
 
     Args:
-        file: The tasks, each a JSON object in a line of its own, with `task_type` and `body`.
-        then: A task to send once all have succeeded, as a JSON object; may be given more than once.
-        on_failure: A task to send once all have ended, if one has not succeeded; as `then`.
+        file: The tasks: on each line a JSON object with `task_type` and `body`.
+        then: A task to send when all have succeeded, as a JSON object; may be repeated.
+        on_failure: A task to send when all have ended and one has failed; as `then`.
         trace_id: The id of the batch; made up if left out.
         dedupe: Of the batches with the same key, only the first is run.
         wait: Wait until all have ended; the exit code is 1 unless all succeed.
@@ -206,7 +209,7 @@ async def ls(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """List tasks, and how many of each type stand in each state.
+    """List tasks, and the number of each type in each state.
 
     ```
     holdfast tasks ls reports
@@ -214,9 +217,9 @@ async def ls(
     ```
 
     Args:
-        state: Only those in this state.
-        task_type: Only those of this type.
-        limit: List so many at most.
+        state: Only tasks in this state.
+        task_type: Only tasks of this type.
+        limit: The most to list.
         json: Print JSON lines.
     """
     from holdfast.tasks.api import shown  # noqa: PLC0415
@@ -235,7 +238,7 @@ async def ls(
 
 @app.command
 async def nodes(owner: Owner, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
-    """List the types of tasks, each with the living nodes that run it, as the registry knows them.
+    """List the types of tasks with the living nodes that run them, from the registry.
 
     ```
     holdfast tasks nodes reports
@@ -246,17 +249,13 @@ async def nodes(owner: Owner, /, *, json: Json = False, options: Options = DEFAU
     """
     async with producing(options.load(), owner, reads_only=True) as services:
         found = await tasks.runners(services, owner)
-    if json:
-        for each in found:
-            output.json_line(each._asdict())
-    else:
-        columns = list(TaskRunner._fields)
-        output.console().print(output.table(f"Who runs the tasks of {owner}", columns, found))
+    title, records = f"Nodes that run the tasks of {owner}", [each._asdict() for each in found]
+    output.show(title, TaskRunner._fields, found, records, json=json)
 
 
 @app.command
 async def show(owner: Owner, trace_id: Trace, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
-    """Show one task whole: state, progress, what it returned or why it failed.
+    """Show one task: state, progress, result or error.
 
     ```
     holdfast tasks show reports 0d9f5c
@@ -278,7 +277,7 @@ async def show(owner: Owner, trace_id: Trace, /, *, json: Json = False, options:
 
 @app.command
 async def stack(owner: Owner, trace_id: Trace, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
-    """Show where a running task is: the stack of its handler, and how far it is. The handler goes on.
+    """Show where a running task is: the stack of its handler, and its progress. The handler goes on.
 
     ```
     holdfast tasks stack reports 0d9f5c
@@ -295,7 +294,7 @@ async def stack(owner: Owner, trace_id: Trace, /, *, json: Json = False, options
     numbers = "".join(f", {name} {value:g}" for name, value in found.numbers.items())
     output.say(
         f"on {found.node} for {found.ran_s:.1f} s; {found.progress:.0%} {found.note}{numbers},"
-        f" told {found.quiet_s:.1f} s ago"
+        f" reported {found.quiet_s:.1f} s ago"
     )
     output.say(tasks.NO_STACKS if found.stacks is None else found.stacks)
 
@@ -309,26 +308,26 @@ async def cancel(
     reason: str = tasks.DEFAULT_REASON,
     options: Options = DEFAULTS,
 ) -> None:
-    """Have a task end: at once if it waits, within seconds if it runs. Its brief says FAILED, and why.
+    """Cancel a task: at once if it waits, within seconds if it runs. Its brief says FAILED, with the reason.
 
     ```
     holdfast tasks cancel reports 0d9f5c --reason "ordered twice"
     ```
 
     Args:
-        reason: What its producer is told.
+        reason: The reason that its producer gets.
     """
     async with (
         producing(options.load(), owner, reads_only=True) as services,
         audited(services, tasks.CANCEL_ACTION, f"{owner}/{trace_id}", {"reason": reason}),
     ):
         await tasks.cancel(services, owner, trace_id, reason)
-    output.say(f"{trace_id}: told to end")
+    output.say(f"{trace_id}: being cancelled")
 
 
 @app.command
 async def retry(owner: Owner, *trace_ids: Trace, options: Options = DEFAULTS) -> None:
-    """Run tasks anew, with all their tries, that failed and lie with the dead letters.
+    """Run failed tasks in the dead letters again, with all their tries.
 
     ```
     holdfast tasks retry reports 0d9f5c 77ab01
@@ -348,8 +347,8 @@ async def watch(
     task_type: Annotated[str, Parameter(name="--type")] = "",
     options: Options = DEFAULTS,
 ) -> None:
-    """Show the progress of what runs, until the tasks named have ended or aren't known any more, or for ever.
-    A store that is away is asked again.
+    """Show the progress of running tasks: until the named tasks have ended or are deleted, or for ever.
+    Reads of an unavailable store are repeated.
 
     ```
     holdfast tasks watch reports
@@ -365,20 +364,20 @@ async def watch(
         known: dict[str, Any] = {}
         awaited: Collection[str] = dict.fromkeys(trace_ids)
 
-        async def look() -> Sequence[Task]:
+        async def read() -> Sequence[Task]:
             if trace_ids:
                 return [task for trace in awaited if (task := await store.get(trace)) is not None]
             return await store.list(PAGE, state=State.RUNNING, type=task_type)
 
         with Live(bars, console=bars.console, refresh_per_second=4):
             while True:
-                found = await patience.read(look)
+                found = await patience.read(read)
                 there = {task.task_id: task for task in found}
                 gone = [trace for trace in awaited if trace not in there]
-                if gone and not known:  # at the first look
+                if gone and not known:  # the first read
                     raise tasks.not_known(*gone)
                 for trace in gone:
-                    output.complain(f"task {trace!r} is not known any more")
+                    output.complain(f"task {trace!r} was deleted")
                 awaited = [trace for trace in awaited if trace in there]
                 draw(bars, known, found)
                 if trace_ids and all(task.ended for task in found):
@@ -396,7 +395,7 @@ async def briefs(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Print outcomes as JSON lines as they come, and acknowledge each: no other reader gets it then.
+    """Print outcomes as JSON lines as they come, and acknowledge each, so that no other reader gets it.
 
     ```
     holdfast briefs reports --follow
@@ -404,10 +403,10 @@ async def briefs(
     ```
 
     Args:
-        follow: Wait for more instead of ending.
-        keep: Don't acknowledge: they come again in a minute, here or to another reader.
-        limit: End after so many.
-        json: Changes nothing: what it prints is JSON lines anyway.
+        follow: Wait for more outcomes instead of ending.
+        keep: Don't acknowledge: outcomes come again in a minute, here or to another reader.
+        limit: End after this number of outcomes.
+        json: No effect: the output is always JSON lines.
     """
     async with producing(options.load(), owner) as services:
         left = limit
@@ -433,7 +432,7 @@ def _row(task: Task) -> Sequence[Any]:
         task.attempts,
         f"{task.progress:.0%}",
         task.node,
-        output.moment(task.moved_at),
+        output.local_moment(task.moved_at),
         task.note or task.detail.partition("\n")[0][:80],
     ]
 
@@ -469,10 +468,10 @@ def outcome_record(outcome: Outcome) -> dict[str, Any]:
 async def _sent(
     services: Services, producer: Producer, trace: str, wait: bool, timeout_s: float | None, json: bool
 ) -> int:
-    """Print the id of what was sent, or wait for its outcome and print that; returns the exit code."""
+    """Print the id of a sent task, or wait for its outcome and print that; returns the exit code."""
     output.go_on_unread()
     if wait or timeout_s is not None:
-        output.remark(f"{trace}: sent")  # whoever ends the wait knows what to look for
+        output.remark(f"{trace}: sent")  # for a wait that is interrupted
         try:
             outcome = await producer.wait(trace, timeout_s, read=ReadPatience(services.clock).read)
         except TimeoutError as error:
@@ -491,14 +490,14 @@ def _print_outcome(outcome: Outcome, json: bool) -> None:
     if json:
         output.json_line(outcome_record(outcome))
         return
-    output.say(f"{outcome.task_id}: {outcome.state.value} after {outcome.attempts} attempt(s)")
+    output.say(f"{outcome.task_id}: {outcome.state.value} after {counted(outcome.attempts, 'attempt')}")
     for text in (outcome.detail, "" if outcome.value is None else str(outcome.value)):
         if text:
             output.say(text)
 
 
 def ago(text: str) -> float:
-    """The wall time that long ago; 0 for nothing. Raises ConfigError."""
+    """Return the wall time this long ago; 0 for an empty text. Raises ConfigError."""
     if not text:
         return 0.0
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)

@@ -1,4 +1,4 @@
-"""``holdfast transfer``: to other services."""
+"""``holdfast transfer``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SERVICES = ("queue_url", "coordinator_url", "state_url", "tasks_url", "registry_url")
 
-TELL_EVERY_S = 5.0
+REPORT_EVERY_S = 5.0
 DIGEST_CHARS = 12
 
 
@@ -36,11 +36,11 @@ async def transfer(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Bring all that a stopped cluster has to other services: state, results, tasks, schedules, waiting
+    """Copy the data of a stopped cluster to other services: state, results, tasks, schedules, waiting
     messages and dead letters. Frames and files stay where they are.
 
-    The source keeps everything. In the end both sides are read again and compared. If the command was
-    interrupted, run it again: what is there already stays as it is.
+    The source keeps everything. At the end both sides are read again and compared. Run an interrupted command
+    again: copied data stays as it is.
 
     ```
     holdfast transfer --from sqlite:///holdfast.db --to postgresql://holdfast@db/holdfast
@@ -48,12 +48,12 @@ async def transfer(
     ```
 
     Args:
-        source: URL of the service that has everything now.
-        target: URL of the service that is to have it.
-        from_config: Config file that names the services that have it now, instead of --from.
-        to_config: Config file that names the services that are to have it, instead of --to.
-        app: An app that has tasks, if none of its nodes ever ran; may be repeated.
-        own_seq: A stream whose messages hold growing seqs, which are not the numbers of its queue; may be
+        source: URL of the present service.
+        target: URL of the new service.
+        from_config: Config file with the present services, instead of --from.
+        to_config: Config file with the new services, instead of --to.
+        app: An app with tasks whose nodes never ran; may be repeated.
+        own_seq: A stream whose messages have growing seqs that aren't the numbers of its queue; may be
             repeated.
         check: Only compare both sides; write nothing.
         json: Print JSON lines, one for each part.
@@ -62,7 +62,7 @@ async def transfer(
     from holdfast.wiring.services import Services  # noqa: PLC0415
 
     if options.url is not None:
-        raise ConfigError("transfer has two sides; write --from and --to instead of --url")
+        raise ConfigError("transfer has two sides; give --from and --to instead of --url")
     output.go_on_unread()
     before = _side("--from", source, from_config, options)
     after = _side("--to", target, to_config, options)
@@ -83,9 +83,9 @@ async def transfer(
 
 
 def _side(option: str, url: str, config: Path | None, options: Options) -> Options:
-    """The options of a command that has the services of one side."""
+    """Return options with the services of one side."""
     if bool(url) == (config is not None):
-        raise ConfigError(f"say either {option} URL or {option}-config FILE")
+        raise ConfigError(f"give either {option} URL or {option}-config FILE")
     if config is not None:
         return dataclasses.replace(options, config=config)
     return dataclasses.replace(options, set=(*options.set, *(f"{name}={url}" for name in SERVICES)))
@@ -115,7 +115,7 @@ async def _copy_all(parts: list[Part], clock: Clock) -> None:
                 " of an earlier transfer of the same"
             )
     if not has_any:
-        raise OperationRefused("nothing is there to transfer; does --from name the right services?")
+        raise OperationRefused("the source is empty; does --from name the right services?")
     for part in parts:
         await copy(part, _progress(clock, f"{part.name}: {{}} written"))
 
@@ -127,32 +127,28 @@ async def _compare_all(parts: list[Part], clock: Clock) -> list[PartReport]:
 
 
 def _progress(clock: Clock, text: str) -> Callable[[int], None]:
-    """Tells people how far it is, now and then."""
-    told_at = clock.monotonic()
+    """Return a function that prints the progress, every few seconds."""
+    printed_at = clock.monotonic()
 
-    def tell(count: int) -> None:
-        nonlocal told_at
-        if clock.monotonic() - told_at >= TELL_EVERY_S:
-            told_at = clock.monotonic()
+    def report(count: int) -> None:
+        nonlocal printed_at
+        if clock.monotonic() - printed_at >= REPORT_EVERY_S:
+            printed_at = clock.monotonic()
             output.remark(text.format(count))
 
-    return tell
+    return report
 
 
 def _show(reports: list[PartReport], *, copied: bool, json: bool) -> int:
-    if json:
-        for each in reports:
-            output.json_line(each)
-    else:
-        rows = [
-            [
-                each.part, each.source, each.target, each.source_digest[:DIGEST_CHARS],
-                each.target_digest[:DIGEST_CHARS], "no" if each.difference else "yes",
-            ]
-            for each in reports
-        ]  # fmt: skip
-        columns = ["part", "from", "to", "digest from", "digest to", "agree"]
-        output.console().print(output.table("Transfer", columns, rows))
+    rows = [
+        [
+            each.part, each.source, each.target, each.source_digest[:DIGEST_CHARS],
+            each.target_digest[:DIGEST_CHARS], "no" if each.difference else "yes",
+        ]
+        for each in reports
+    ]  # fmt: skip
+    columns = ["part", "from", "to", "digest from", "digest to", "agree"]
+    output.show("Transfer", columns, rows, reports, json=json)
     differences = [each.difference for each in reports if each.difference]
     for difference in differences:
         output.complain(difference)

@@ -1,4 +1,4 @@
-"""``holdfast doctor --upgrade``: what must happen before nodes of this version start, and what after."""
+"""``holdfast doctor --upgrade``: the steps of an upgrade to this version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.wiring.services import Services
 
 
 async def examine_upgrade(options: Options) -> list[Finding]:
-    """Every check, and in the end what comes next. Nothing is changed."""
+    """Run all checks, and end with the next step. Nothing is changed."""
     text = f"this is Holdfast {holdfast.__version__}; nodes of {OLDEST} and newer run beside it"
     try:
         config = options.load()
@@ -50,8 +50,8 @@ async def examine_upgrade(options: Options) -> list[Finding]:
 async def _database(
     services: Services, url: str, schemas: dict[str, SchemaSteps | None]
 ) -> Iterable[Finding]:
-    """Return what is to be done to the tables of a service, if it keeps any. ``schemas`` gets their version
-    and migrations, unless they are of no use to this version."""
+    """Return the findings about the tables of a service, if it has any. ``schemas`` gets their version and
+    migrations, unless this version can't use them."""
     check = "tables"
     shown = redact_url(url)
     try:
@@ -60,7 +60,7 @@ async def _database(
         fix = "run a version that knows these tables"
         return [Finding(check, "failed", f"{shown}: {error}", fix, exits.FAILED)]
     except HoldfastError as error:
-        fix = f"see that {shown} is up and can be reached"
+        fix = f"check that {shown} is up and can be reached"
         return [Finding(check, "failed", f"{shown}: {error}", fix, exits.code(error))]
     if steps is not None and steps.blocked:
         fix = "contract with the version before this one, as it says"
@@ -74,12 +74,13 @@ async def _database(
     if steps.expand:
         text = f"{shown}: version {steps.version}, without {_numbers(steps.expand)}, which only add"
         fix = (
-            "`holdfast migrate`, as a user who may change tables; nodes of this version do it at their start"
+            "`holdfast migrate`, as a user with the right to change tables; nodes of this version do it at"
+            " their start"
             " if their user may"
         )
         found.append(Finding(check, "warning", text, fix))
     if steps.contract:
-        text = f"{shown}: {_numbers(steps.contract)} removes what only the version before uses"
+        text = f"{shown}: {_numbers(steps.contract)} removes parts that only the version before uses"
         fix = "`holdfast migrate --contract`, once all nodes run this version and none is to go back"
         found.append(Finding(check, "warning", text, fix))
     return found or [Finding(check, "ok", f"{shown}: version {steps.version}, up to date")]
@@ -89,7 +90,7 @@ def _node(member: Member) -> Finding:
     check, version, speaks = f"node {member.name}", version_text(member.load.version), member.load.speaks
     if OUR_VERSIONS.common(speaks) is None:
         text = f"runs {version}; {no_common_version(speaks, OUR_VERSIONS)}"
-        fix = "bring it to a release between first; nodes of this version wait until it is gone"
+        fix = "upgrade it to a release in between first; nodes of this version wait until it is gone"
         return Finding(check, "failed", text, fix, exits.FAILED)
     match standing(member.load.version):
         case VersionStanding.SAME:
@@ -99,7 +100,7 @@ def _node(member: Member) -> Finding:
             return Finding(check, "warning", text, "replace it by a node of this version")
         case VersionStanding.TOO_OLD:
             text = f"runs {version}, which can't run beside {holdfast.__version__}"
-            fix = f"bring it to {OLDEST} first: only a version and the one before it run in one cluster"
+            fix = f"upgrade it to {OLDEST} first: only a version and the one before it run in one cluster"
             return Finding(check, "failed", text, fix, exits.FAILED)
         case VersionStanding.NEWER:
             text = f"runs {version}, which is newer than this one"
@@ -107,9 +108,9 @@ def _node(member: Member) -> Finding:
 
 
 def _next(findings: Iterable[Finding], schemas: Iterable[SchemaSteps], members: Iterable[Member]) -> Finding:
-    """The step that comes next: expand, replace the nodes, contract."""
+    """Return the next step: expand, replace the nodes, or contract."""
     if any(finding.verdict == "failed" for finding in findings):
-        text = "put right what failed; start no node of this version before that"
+        text = "correct what failed; start no node of this version before that"
         return Finding("next", "failed", text, "", exits.FAILED)
     if any(steps.version and steps.expand for steps in schemas):
         return Finding("next", "warning", "expand the tables: `holdfast migrate`; then replace the nodes")
@@ -118,7 +119,7 @@ def _next(findings: Iterable[Finding], schemas: Iterable[SchemaSteps], members: 
         return Finding("next", "warning", f"replace the nodes, one after the other: {', '.join(older)}")
     if any(steps.contract for steps in schemas):
         return Finding("next", "warning", "once nothing is to go back: `holdfast migrate --contract`")
-    return Finding("next", "ok", "nothing is left to be done")
+    return Finding("next", "ok", "nothing is left to do")
 
 
 def _numbers(numbers: list[int]) -> str:

@@ -222,7 +222,7 @@ def caller_of(request: web.Request) -> Caller:
 
 def foreign(detail: str) -> RequestRefused:
     """Return the error for a request that a page of another site may have sent."""
-    return RequestRefused(HTTPStatus.FORBIDDEN, "foreign", "Pages of other sites may not", detail)
+    return RequestRefused(HTTPStatus.FORBIDDEN, "foreign", "Cross-site request refused", detail)
 
 
 def networks(texts: Iterable[str]) -> tuple[Network, ...]:
@@ -274,7 +274,7 @@ def settings_for(
 def _refused(caller: Caller, right: Right) -> RequestRefused:
     if caller is NOBODY:
         return RequestRefused(
-            HTTPStatus.UNAUTHORIZED, "unauthorized", "Who are you?", "enter with a token of this console"
+            HTTPStatus.UNAUTHORIZED, "unauthorized", "Unauthorized", "enter with a token of this console"
         )
     text = f"this needs the right {right!r}; enter with a token that has it"
     return RequestRefused(HTTPStatus.FORBIDDEN, "no-right", "You may not", text)

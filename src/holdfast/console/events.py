@@ -156,7 +156,7 @@ class Events:
             raise RequestRefused(
                 503,
                 "unavailable",
-                "Not now",
+                "Unavailable",
                 f"all {self.most} streams of events are in use; try again later",
             )
         stream = EventStream(caller_of(request), request.transport)

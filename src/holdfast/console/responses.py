@@ -9,7 +9,7 @@ from holdfast.console.rendering import Renderer
 from holdfast.errors import HoldfastError
 from holdfast.http import problem
 from holdfast.http.problem import Problem
-from holdfast.http.serving import FAILED, Handler, problem_response, problems, tell_failure
+from holdfast.http.serving import FAILED, Handler, log_failure, problem_response, problems
 from holdfast.system.log import get_logger
 
 SOURCES = {
@@ -67,13 +67,13 @@ class Responses:
         except web.HTTPException as error:
             if error.status < 400:
                 raise
-            title = "There is no such page" if error.status == 404 else error.reason
+            title = "Page not found" if error.status == 404 else error.reason
             found = Problem("urn:holdfast:page", title, error.status, "")
             return self._page(request, found) or await problems(request, _raising(error))
         except HoldfastError:
             raise
         except Exception as error:  # noqa: BLE001 - of any kind
-            tell_failure(request, error)
+            log_failure(request, error)
             return self._page(request, FAILED) or problem_response(FAILED)
 
     def _page(self, request: web.Request, found: Problem) -> web.Response | None:

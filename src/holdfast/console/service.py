@@ -35,7 +35,7 @@ from holdfast.console.responses import Responses
 from holdfast.console.tokens import Tokens
 from holdfast.errors import HoldfastError, Retry
 from holdfast.gateway.listen import BACKLOG, Tls, listen
-from holdfast.http.serving import TLS_HANDSHAKE_S, Connections, is_loopback
+from holdfast.http.serving import Connections, is_loopback
 from holdfast.wiring.services import Services
 
 FORM_BYTES = 64 * 1024
@@ -152,19 +152,10 @@ class Console(Startable):
         tasks, clock, log = self.host.tasks, self.host.clock, self.host.log
         try:
             await self._runner.setup()
-            assert self._runner.server is not None
             self.connections.fit()
-            protocol = self.connections.over(self._runner.server)
             for listening in self._sockets:
-                self._servers.append(
-                    await asyncio.get_running_loop().create_server(
-                        protocol,
-                        sock=listening,
-                        ssl=context,
-                        ssl_handshake_timeout=TLS_HANDSHAKE_S if context is not None else None,
-                        backlog=BACKLOG,
-                    )
-                )
+                server = await self.connections.listen(self._runner, context, sock=listening, backlog=BACKLOG)
+                self._servers.append(server)
         except BaseException:
             await self._close()
             raise

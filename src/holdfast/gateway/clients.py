@@ -119,7 +119,7 @@ class Clients:
             raise RequestRefused(
                 401,
                 "unauthorized",
-                "Who are you?",
+                "Unauthorized",
                 "show one key, once, in the header Authorization: Bearer KEY",
             )
         return client.name

@@ -72,7 +72,7 @@ async def or_problem(
 def check_secret(secrets: Secrets, request: web.Request) -> None:
     """Raise RequestRefused for a request that must show a secret and doesn't."""
     if not secrets.admit(request):
-        raise RequestRefused(401, "unauthorized", "Who are you?", "the secret is missing or wrong")
+        raise RequestRefused(401, "unauthorized", "Unauthorized", "the secret is missing or wrong")
 
 
 def stream_of(request: web.Request, declared: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""Reads and unpacks bodies of requests, within limits of time and of memory."""
+"""Bodies of requests: read and decompressed within limits of time and memory."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from holdfast.http.problem import RequestRefused
 from holdfast.http.serving import BODY_PAUSE_S
 
 ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-"""The encodings of compressed bodies, and their parameter for zlib."""
+"""Encodings of compressed bodies, with their parameter for zlib."""
 
 UNPACKED_MAX = 1032
-"""The most bytes that one compressed byte can become, with either encoding."""
+"""The most bytes that one compressed byte can become."""
 
 UNPACK_HERE_BYTES = 4 * 1024 * 1024
-"""Larger bodies are unpacked in a thread, because that takes long."""
+"""The most bytes that are decompressed here; larger bodies are decompressed in a thread."""
 
 
 async def read_body(request: web.Request, limit: int) -> bytes:
-    """Read the body as it was sent. Raises TooLarge as soon as that is known, and TimeoutError if no more
-    bytes come."""
+    """Read the body as it was sent. Raises TooLarge as soon as possible, and TimeoutError after a long
+    pause."""
     if (request.content_length or 0) > limit:
         raise TooLarge(
             f"the body has {request.content_length} bytes; the limit (max_message_bytes) is {limit}"
@@ -71,5 +71,5 @@ def decoded(body: bytes, headers: Mapping[str, str], limit: int) -> bytes:
 
 
 def slow_body() -> RequestRefused:
-    """The error for a client whose body came too slowly."""
+    """Return the error for a body that came too slowly."""
     return RequestRefused(408, "slow", "The body came too slowly", "the body did not arrive in time")

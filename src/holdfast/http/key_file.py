@@ -1,4 +1,4 @@
-"""Files of keys: a line for each, with the name of who has it, its SHA-256, and what its holder may do.
+"""Files of keys: on each line the name of a holder, the SHA-256 of the key, and the rights of the holder.
 
 Text after ``#`` is a comment. A key is 256 random bits, so its digest doesn't reveal it.
 """
@@ -22,7 +22,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class KeyHolder(Protocol):
-    """Somebody with a key."""
+    """The holder of a key."""
 
     @property
     def digest(self) -> str:
@@ -46,9 +46,9 @@ class KeyFile:
         return self._watched.changed
 
     def read(self, holder: Callable[[str, str, list[str]], H | None], form: str) -> dict[str, H]:
-        """Return the holders by the digests of their keys. ``holder`` makes one of name, digest and the words
-        that follow, or returns None if these make no sense; ``form`` says then how a line is written. Raises
-        ConfigError, which names the line."""
+        """Return the holders by the digests of their keys. ``holder`` makes one from name, digest and the
+        following words, or returns None if these are wrong; the error then has ``form``, the format of a
+        line. Raises ConfigError with the line."""
         try:
             lines = self._path.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
@@ -65,7 +65,7 @@ class KeyFile:
                 raise ConfigError(f"{self._path}, line {number}: {form}")
             if one.digest == _OF_NOTHING:
                 raise ConfigError(
-                    f"{self._path}, line {number}: this is the digest of an empty key, which anybody has;"
+                    f"{self._path}, line {number}: this is the digest of an empty key, which everybody has;"
                     " make a key and its line with the command that adds one"
                 )
             if one.digest in found:
@@ -93,12 +93,12 @@ class KeyFile:
 
 
 def is_name(text: str) -> bool:
-    """Return True for a name that somebody with a key may have."""
+    """Return True for a valid name of a holder."""
     return _NAME.fullmatch(text) is not None
 
 
 def new_key() -> str:
-    """Return a key that nobody can guess."""
+    """Return a random key."""
     return secrets.token_urlsafe(KEY_BYTES)
 
 
@@ -108,4 +108,4 @@ def digest_of(key: str) -> str:
 
 
 _OF_NOTHING = digest_of("")
-"""The digest of an empty key, as a script writes it whose variable isn't set."""
+"""The digest of an empty key, as a script with an unset variable would write it."""

@@ -1,5 +1,5 @@
-"""The page of a program's metrics, in Prometheus' format, on a port of its own: who may read it reaches
-neither the port of nodes nor that of clients by it."""
+"""The page of a program's metrics in Prometheus' format, on its own port, so that its readers need no
+access to the ports of nodes and clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from yarl import URL
 
 from holdfast.errors import ConfigError
-from holdfast.http.serving import TLS_HANDSHAKE_S, Connections, OwnSite, Secrets, is_loopback, problems
+from holdfast.http.serving import Connections, OwnSite, Secrets, is_loopback, problems
 from holdfast.http.tls import PeerTls
 from holdfast.ports.clock import Clock
 
@@ -23,12 +23,12 @@ CLOSE_TIMEOUT_S = 1.0
 
 
 class MetricsPageSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of the page of metrics: where it is served, and to whom.
+    """The settings of the page of metrics.
 
     Attributes:
         host, port: where to listen; port 0 takes a free one.
-        token: the bearer token that readers must show; needed wherever ``host`` isn't loopback.
-        tls: the certificates of nodes, if these speak TLS: the page is then served by HTTPS.
+        token: the bearer token of readers; required unless ``host`` is loopback.
+        tls: the certificates of nodes, if they use TLS; the page is then served by HTTPS.
     """
 
     host: str = "127.0.0.1"
@@ -42,8 +42,8 @@ class MetricsPage:
 
     Args:
         registry: the metrics.
-        before: is awaited before they are read, for what services have to be asked.
-        more: returns what the page shows beside them.
+        before: is awaited before each read, to ask services.
+        more: returns further metrics of the page.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class MetricsPage:
         self._server: asyncio.Server | None = None
         self._watching: asyncio.Task[None] | None = None
         self.url = ""
-        """Where the page is, once it is served."""
+        """The URL of the page, while it is served."""
 
     async def serve(self) -> None:
         """Start to answer. Raises ConfigError if the address can't be bound, or needs a token."""
@@ -73,7 +73,7 @@ class MetricsPage:
         if not is_loopback(host) and not self._secrets:
             raise ConfigError(
                 f"metrics_host {host!r} can be reached from other machines, which needs metrics_token; set"
-                " one (HOLDFAST_METRICS_TOKEN) and have Prometheus show it, or leave metrics_host at"
+                " one (HOLDFAST_METRICS_TOKEN) and have Prometheus send it, or leave metrics_host at"
                 " '127.0.0.1'"
             )
         tls = self._settings.tls.server() if self._settings.tls is not None else None
@@ -84,15 +84,8 @@ class MetricsPage:
         app.add_routes([web.get(PATH, self._on_metrics)])
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSE_TIMEOUT_S)
         await runner.setup()
-        assert runner.server is not None
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                self._connections.over(runner.server),
-                host,
-                port,
-                ssl=tls,
-                ssl_handshake_timeout=TLS_HANDSHAKE_S if tls is not None else None,
-            )
+            self._server = await self._connections.listen(runner, tls, host=host, port=port)
         except OSError as error:
             await runner.cleanup()
             raise ConfigError(
@@ -116,7 +109,7 @@ class MetricsPage:
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         if not self._secrets.admit(request):
-            raise web.HTTPUnauthorized(text="show metrics_token in the header Authorization: Bearer TOKEN")
+            raise web.HTTPUnauthorized(text="send metrics_token in the header Authorization: Bearer TOKEN")
         if self._before is not None:
             await self._before()
         page = generate_latest(self._registry)

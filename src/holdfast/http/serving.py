@@ -11,8 +11,9 @@ import math
 import os
 import re
 import resource
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -32,29 +33,28 @@ from holdfast.ports.clock import Clock
 from holdfast.system.log import get_logger
 
 HEAD_S = 10.0
-"""How long a request's headers may take to arrive, from its first byte or the opening of its connection."""
+"""Seconds for a request's headers, from its first byte or the opening of its connection."""
 
 IDLE_S = 300.0
-"""How long a connection is kept after its last answer. Proxies and clients keep connections for less time."""
+"""Seconds for which a connection is kept after its last answer: longer than proxies and clients keep
+theirs."""
 
 LOOK_S = 1.0
 TLS_HANDSHAKE_S = 10.0
 
 BODY_PAUSE_S = 30.0
-"""How long the pause between parts of a body may be."""
+"""Longest pause between parts of a body, in seconds."""
 
 CONNECTIONS_MAX = 10_000
 RESERVE = 16
-"""How many connections beyond the limit are reserved for nodes and health checks while all others are
-busy."""
+"""Connections beyond the limit that are reserved for nodes and health checks while all others are busy."""
 
 _BEARER = re.compile(r"bearer +(.+)", re.IGNORECASE)
 
 _HEARD_ALWAYS = re.compile(r"/healthz|/readyz|/v1/peer(/.*)?")
 
 FILES_RESERVED = 256
-"""How many open files are reserved for other uses than client connections, or half of what a process may
-have."""
+"""Open files that are reserved for other uses than client connections, at most half of all."""
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
@@ -108,17 +108,26 @@ class Connections:
             self.most = fit
 
     def over(self, make: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.Protocol]:
-        """Return the factory of each connection's protocol, for ``loop.create_server``; ``make`` makes the
-        one of aiohttp."""
+        """Return the factory of protocols for ``loop.create_server``; ``make`` makes those of aiohttp."""
 
         def made() -> _Connection:
             inner = make()
-            # An application of aiohttp makes its server, and that the protocols: neither asks for a class.
+            # aiohttp has no option for the class of its protocols.
             if type(inner) is web.RequestHandler:
                 inner.__class__ = _RequestHandler
             return _Connection(self, inner)
 
         return made
+
+    async def listen(self, runner: web.AppRunner, tls: ssl.SSLContext | None, **where: Any) -> asyncio.Server:
+        """Serve an application that is set up, where ``loop.create_server`` says."""
+        assert runner.server is not None
+        return await asyncio.get_running_loop().create_server(
+            self.over(runner.server),
+            ssl=tls,
+            ssl_handshake_timeout=TLS_HANDSHAKE_S if tls is not None else None,
+            **where,
+        )
 
     async def watch(self) -> None:
         """Close connections that are idle or too slow, until cancelled."""
@@ -159,7 +168,7 @@ class Connections:
             return f"this process can open no more files ({error.strerror}); raise their limit (ulimit -n)"
         return ""
 
-    # --- told by connections
+    # --- called by connections
 
     def opened(self, connection: _Connection, inner: asyncio.BaseProtocol) -> bool:
         """Take a new connection; return whether there is room for it."""
@@ -250,8 +259,8 @@ class _Connection(asyncio.Protocol):
 
 
 class _RequestHandler(web.RequestHandler):
-    """aiohttp's protocol, which answers as problem details too what no middleware sees: what is no request,
-    and what an application refuses before it calls any."""
+    """aiohttp's protocol, with problem details also for errors that no middleware sees: bad requests, and
+    refusals before the application is called."""
 
     __slots__ = ()
 
@@ -263,15 +272,15 @@ class _RequestHandler(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         if isinstance(exc, HttpProcessingError):
-            detail = _why_no_request(exc)
-            # Any client can have this logged, so it is short.
+            detail = _reason_of(exc)
+            # Any client can cause this entry, so it is short.
             log.info("bad request", client=request.remote, reason=detail)
             problem = Problem("urn:holdfast:invalid", _KINDS[400][1], 400, detail)
         else:
-            tell_failure(request, exc)
+            log_failure(request, exc)
             problem = FAILED
         if request.writer.output_size > 0:
-            raise ConnectionError("a part of another answer is sent already")
+            raise ConnectionError("part of another answer was sent already")
         answer = problem_response(problem)
         answer.force_close()
         return answer
@@ -284,8 +293,8 @@ class _RequestHandler(web.RequestHandler):
         return await super().finish_response(request, resp, start_time)
 
 
-def _why_no_request(error: HttpProcessingError) -> str:
-    """Return what is wrong with what came, in words that repeat none of it."""
+def _reason_of(error: HttpProcessingError) -> str:
+    """Return the error of a bad request in words, without its contents."""
     match error:
         case LineTooLong():
             return f"the URL or a header is longer than {error.args[1]} bytes"
@@ -295,13 +304,13 @@ def _why_no_request(error: HttpProcessingError) -> str:
             return "its URL can't be read"
         case InvalidHeader():
             return "one of its headers can't be read"
-        case _:  # the lines below the first show what came
+        case _:  # the lines below the first show contents
             return error.message.partition("\n")[0].rstrip(":.")[:200]
 
 
 class OwnSite:
-    """Middleware of a server on loopback that needs no keys. It refuses requests of other sites' pages in a
-    browser of this machine.
+    """Middleware of a server on loopback without keys: it refuses requests that pages of other sites make
+    in a browser of this machine.
 
     Browsers send the site of the page in ``Origin``, which must be the server itself. ``Host`` must be a name
     of this machine: a name of loopback, or one of ``names``. Otherwise a site could point its own name to the
@@ -330,8 +339,8 @@ class OwnSite:
 
 
 def foreign(detail: str) -> Problem:
-    """The error for another site's page."""
-    return Problem("urn:holdfast:foreign", "Pages of other sites may not", 403, detail)
+    """Return the error for a page of another site."""
+    return Problem("urn:holdfast:foreign", "Cross-site request refused", 403, detail)
 
 
 def is_loopback(host: str) -> bool:
@@ -343,15 +352,15 @@ def is_loopback(host: str) -> bool:
 
 
 def shown_key(request: web.Request) -> str:
-    """Return what a caller shows in ``Authorization: Bearer``; empty without that header, or with several:
-    proxies don't agree on which of them counts."""
+    """Return the key in ``Authorization: Bearer``; empty without that header, or with several, because
+    proxies choose differently."""
     given = request.headers.getall("Authorization", [])
     found = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
     return found[1] if found is not None else ""
 
 
 class Secrets:
-    """The secrets of which callers must show one, if there are any: ``Authorization: Bearer SECRET``."""
+    """Secrets of which callers must send one, if there are any: ``Authorization: Bearer SECRET``."""
 
     def __init__(self, *secrets: str | None) -> None:
         self._known = [secret.encode() for secret in secrets if secret]
@@ -360,8 +369,7 @@ class Secrets:
         return bool(self._known)
 
     def admit(self, request: web.Request) -> bool:
-        """Return True if the caller shows a secret or needs none. The time doesn't depend on which secret it
-        is."""
+        """Return True if the caller sends a secret or needs none. The time doesn't depend on the secret."""
         shown = shown_key(request).encode(errors="surrogateescape")
         same = [hmac.compare_digest(shown, secret) for secret in self._known]
         return any(same) or not same
@@ -374,21 +382,21 @@ class ConnectionMetrics(Collector):
         self._connections = connections
 
     def collect(self) -> Iterable[Metric]:
-        """Return how many connections there are, and how many were closed or refused."""
-        told = self._connections
+        """Return the numbers of open, closed and refused connections."""
+        found = self._connections
         yield GaugeMetricFamily(
-            "holdfast_connections", "Connections to this process (limit: max_connections).", value=len(told)
+            "holdfast_connections", "Connections to this process (limit: max_connections).", value=len(found)
         )
         yield CounterMetricFamily(
-            "holdfast_connections_closed", "Connections closed since they stood still.", value=told.closed
+            "holdfast_connections_closed", "Idle connections that were closed.", value=found.closed
         )
         yield CounterMetricFamily(
-            "holdfast_connections_refused", "Connections refused, for all were busy.", value=told.refused
+            "holdfast_connections_refused", "Connections refused because all were busy.", value=found.refused
         )
 
 
 def allow_files(count: int) -> int:
-    """Let this process open ``count`` files, as far as the system allows; returns how many it can open."""
+    """Raise the limit of open files to ``count`` as far as the system allows; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return count
@@ -417,12 +425,12 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
             error.text = f"there is no {request.method} {request.path[:200]} here"
         return _problem_of(error)
     except Exception as error:  # noqa: BLE001 - of any kind
-        tell_failure(request, error)
+        log_failure(request, error)
         return problem_response(FAILED)
 
 
-def tell_failure(request: web.BaseRequest, error: BaseException | None) -> None:
-    """Log why a request failed; what a connection raises that is closed is no failure."""
+def log_failure(request: web.BaseRequest, error: BaseException | None) -> None:
+    """Log why a request failed. An error of a closed connection is no failure."""
     where = {"method": request.method, "path": request.path, "client": request.remote}
     if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
         log.info("connection closed before its answer", **where, error=str(error))
@@ -432,34 +440,36 @@ def tell_failure(request: web.BaseRequest, error: BaseException | None) -> None:
 
 def _problem_of(error: web.HTTPException) -> web.Response:
     """Return an error of aiohttp as problem details."""
-    kind, title = _KINDS.get(error.status, ("failed", "It failed"))
+    kind, title = _KINDS.get(error.status, ("failed", "Internal error"))
     detail = redact((error.text or title).strip())
     headers = {name: value for name, value in error.headers.items() if name.lower() not in _OF_BODY}
     return problem_response(Problem(f"urn:holdfast:{kind}", title, error.status, detail), headers)
 
 
-FAILED = Problem("urn:holdfast:failed", "It failed", 500, "see the log of the node or gateway")
+FAILED = Problem("urn:holdfast:failed", "Internal error", 500, "see the log of the node or gateway")
 _KINDS = {
     400: ("invalid", "The request can't be understood"),
-    401: ("unauthorized", "Who are you?"),
+    401: ("unauthorized", "Unauthorized"),
     404: ("no-path", "No such path"),
     405: ("method", "The path has no such method"),
     408: ("slow", "The body came too slowly"),
     413: ("too-large", "The body is too large"),
-    417: ("expectation", "This can't be expected"),
-    426: ("upgrade", "Another protocol is spoken here"),
-    503: ("unavailable", "Not now"),
+    417: ("expectation", "Expectation not supported"),
+    426: ("upgrade", "Protocol not supported"),
+    503: ("unavailable", "Unavailable"),
 }
 
 
 def not_ready(reason: str) -> Problem:
-    """The answer of ``/readyz`` while the server isn't ready."""
+    """Return the answer of ``/readyz`` while the server isn't ready."""
     return Problem("urn:holdfast:not-ready", "Not ready", 503, redact(reason))
 
 
 _OF_BODY = frozenset({"content-type", "content-length"})
 
-_NO_ROOM = Problem("urn:holdfast:unavailable", "Not now", 503, "too many connections are open; come again")
+_NO_ROOM = Problem(
+    "urn:holdfast:unavailable", "Unavailable", 503, "too many connections are open; try again later"
+)
 _NO_ROOM_BODY = msgspec.json.encode(_NO_ROOM)
 _NO_ROOM_ANSWER = (
     f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: {MEDIA_TYPE}\r\nRetry-After: {RETRY_AFTER_S}\r\n"

@@ -1,5 +1,5 @@
-"""TLS of the servers here, and between nodes. Files are read again when they change, so that certificates are
-renewed without a restart."""
+"""TLS of servers, and between nodes. Changed files are reloaded, so that certificates are renewed without a
+restart."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from holdfast.system.log import get_logger
 log = get_logger(__name__)
 
 NO_TLS = "its address is not https://; set peer_tls_cert, peer_tls_key and peer_tls_ca on every node"
-"""Why a node with TLS doesn't call one without: the secret and all messages would be sent unencrypted."""
+"""The reason why a node with TLS doesn't call one without: secret and messages would be sent unencrypted."""
 
 
 def tls_server(cert: Path, key: Path, named: str) -> ssl.SSLContext:
-    """Return the TLS context of a server, with a certificate and its key. New connections get what these
-    files hold then; while that is no certificate and its key, what they held before. Raises ConfigError, in
-    which they are called ``named``."""
+    """Return the TLS context of a server with a certificate and its key. New connections get the present
+    contents of the files, or the last valid ones. Raises ConfigError, which calls them ``named``."""
     files = WatchedFiles(cert, key, pause_s=LOOK_S)
     first = newest = _with_certificate(cert, key, named)
 
@@ -50,8 +49,8 @@ def _with_certificate(cert: Path, key: Path, named: str) -> ssl.SSLContext:
 
 
 class PeerTls(msgspec.Struct, frozen=True):
-    """TLS between nodes: this node's certificate with its chain and its key, and the authority that signed
-    those of all, in PEM form. Certificates are for the addresses of nodes, or all for ``name`` if given."""
+    """TLS between nodes: the certificate of this node with its chain and key, and the authority of all, in
+    PEM form. Certificates are for the addresses of nodes, or all for ``name`` if given."""
 
     cert: Path
     key: Path
@@ -73,9 +72,9 @@ class PeerTls(msgspec.Struct, frozen=True):
 
 
 class PeerTrust:
-    """Whom a node trusts that calls others: only a certificate of the authority, for the called address or
-    the name that all have. An authority that is added to the file is trusted from then on; one that is taken
-    out is trusted until the restart. Raises ConfigError if the file has none."""
+    """The trust of a calling node: only certificates of the authority, for the called address or the common
+    name. An authority that is added to the file is trusted at once; a removed one until the restart. Raises
+    ConfigError for a file without authorities."""
 
     def __init__(self, tls: PeerTls) -> None:
         self._tls = tls

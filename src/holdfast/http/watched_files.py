@@ -1,4 +1,4 @@
-"""Notices that files change."""
+"""Files that are watched for changes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import time
 from pathlib import Path
 
 LOOK_S = 1.0
-"""How often whoever has no occasion of its own looks for changes."""
+"""Seconds between two checks for changes."""
 
 Stamp = tuple[int, int, int, int]
 
 
 class WatchedFiles:
-    """Files of which somebody has to know when they change. A link that is set to another file is a change
-    too. ``pause_s`` is how long after a look nobody looks again, for those who ask often: each look waits for
-    the file system."""
+    """Files to watch. A link that is set to another file counts as a change. Within ``pause_s`` after a
+    check there is no other one, because each check waits for the file system."""
 
     def __init__(self, *paths: Path, pause_s: float = 0.0) -> None:
         self._paths = paths
         self._pause_s = pause_s
         self._again_at = 0.0
-        self._stamps = self._look()
+        self._stamps = self._read_stamps()
 
     @property
     def changed(self) -> bool:
@@ -28,17 +27,18 @@ class WatchedFiles:
         if time.monotonic() < self._again_at:
             return False
         self._again_at = time.monotonic() + self._pause_s
-        before, self._stamps = self._stamps, self._look()
+        before, self._stamps = self._stamps, self._read_stamps()
         return self._stamps != before
 
-    def _look(self) -> list[Stamp | None]:
+    def _read_stamps(self) -> list[Stamp | None]:
         return [_stamp(path) for path in self._paths]
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """Return what differs when a file, or who may read it, has changed; None if it can't be looked at."""
+    """Return times, size and inode of a file, which differ after a change of contents or mode; None on
+    errors."""
     try:
-        told = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return told.st_mtime_ns, told.st_ctime_ns, told.st_size, told.st_ino
+    return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino

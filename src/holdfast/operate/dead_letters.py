@@ -24,29 +24,28 @@ from holdfast.tasks.opening import make_producer
 from holdfast.wiring.services import Services
 
 REDRIVE_ACTION, PURGE_ACTION = "send dead letters again", "remove dead letters"
-"""What the audit log calls what is done, whether on a page, by the API or on the command line."""
+"""The names of actions in the audit log."""
 
 READ_MAX = 10_000
-"""How many dead letters are read to find some of them."""
+"""The most dead letters that are read to find some."""
 
 KEYS_LOOKED_AT = 100
-"""The most streams that are looked at before dead letters are sent again: each is a call to the state
-store."""
+"""The most streams that are checked before dead letters are sent again: each is a call to the state store."""
 
 NAMES_MAX = 10_000
-"""The most identities of a stream that are read to find what it has passed."""
+"""The most identities of a stream that are read to find the messages that it has passed."""
 
-Act = Callable[[Queue, Sequence[str]], Awaitable[int]]
-"""What is done with some dead letters of a queue; returns how many there were."""
+BatchAct = Callable[[Queue, Sequence[str]], Awaitable[int]]
+"""A function that acts on dead letters of a queue, and returns the number of those that exist."""
 
 Failed = Callable[[str, HoldfastError], None]
-"""What is told of a queue, or of a dead letter, that failed; the others go on."""
+"""A function for the error of a queue or of a dead letter; the others go on."""
 
 
 async def listed(
     services: Services, stream: str, key: str | None, failed: Failed, *, read: Reads = at_once
 ) -> AsyncIterator[DeadLetter]:
-    """Dead letters of one queue, or of all streams and types of tasks. A queue that fails hides none of the
+    """Yield the dead letters of one queue, or of all streams and types of tasks. A queue that fails hides no
     others."""
     for name in [stream] if stream else await _queue_names(services, failed, read):
         try:
@@ -66,20 +65,20 @@ async def _queue_names(services: Services, failed: Failed, read: Reads) -> list[
 async def ids_in_order(
     services: Services, stream: str, key: str | None, *, read: Reads = at_once
 ) -> list[str]:
-    """The ids of all dead letters of a stream, or of one key of it, in the order of their messages."""
+    """Return the ids of all dead letters of a stream, or of one key, in the order of their messages."""
     chosen = [letter async for letter in dead_letters(services.queue(stream), key, read=read)]
     return [letter.id for letter in sorted(chosen, key=in_order)]
 
 
 async def by_queue(services: Services, ids: Sequence[str], failed: Failed) -> dict[str, list[str]]:
-    """Ids of dead letters by the queues that they are in. An id begins with the name of its stream, or of a
-    type of tasks. The queue of a task's is found by reading, because the letter of a follow-up lies in the
+    """Return ids of dead letters by their queues. An id begins with the name of its stream, or of a type of
+    tasks. The queue of a task's dead letter is found by reading, because that of a follow-up is in the
     queue of the task before it."""
     away: list[tuple[str, HoldfastError]] = []
     owners = await _task_queues(services, lambda where, error: away.append((where, error)))
     streams: Collection[str] = ()
     if owners or away:
-        with contextlib.suppress(HoldfastError):  # then all are looked for among the tasks'
+        with contextlib.suppress(HoldfastError):  # then all are searched among the tasks'
             streams = await stream_names(services)
     types = {task_type for _, task_type in owners.values()}
     left = {
@@ -97,8 +96,8 @@ async def by_queue(services: Services, ids: Sequence[str], failed: Failed) -> di
         places |= {letter.id: queue for letter in letters}
         left = {*missing}
     if any(_prefix(letter_id) not in streams for letter_id in left):
-        for told in away:
-            failed(*told)
+        for failure in away:
+            failed(*failure)
     found: dict[str, list[str]] = {}
     for letter_id in ids:
         found.setdefault(places.get(letter_id) or _prefix(letter_id), []).append(letter_id)
@@ -110,7 +109,7 @@ def _prefix(letter_id: str) -> str:
 
 
 class Passed(NamedTuple):
-    """The dead letters that would only come back: their streams have passed their places. There may be
+    """Dead letters that would only come back, because their streams have passed their places. There may be
     ``more``."""
 
     ids: Sequence[str] = ()
@@ -118,7 +117,7 @@ class Passed(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """The warning before they are sent again; "" for none."""
+        """The warning before a redrive; "" for none."""
         if not self.ids:
             return ""
         count = f"{len(self.ids)} or more" if self.more else f"{len(self.ids)}"
@@ -130,8 +129,8 @@ class Passed(NamedTuple):
 
 
 async def passed(services: Services, ids: Sequence[str]) -> Passed:
-    """Find the letters of messages, of those with these ids, whose handlers won't see them when they are sent
-    again. Of at most ``KEYS_LOOKED_AT`` streams; none where a service doesn't answer."""
+    """Find dead letters, of those with these ids, that no handler would see after a redrive. Checks at most
+    ``KEYS_LOOKED_AT`` streams; finds none if a service doesn't answer."""
     places: dict[str, list[tuple[str, Place]]] = {}
     for letter_id in ids:
         if len(parts := letter_id.rsplit(":", 2)) == 3 and parts[1].isdecimal():
@@ -157,8 +156,8 @@ async def passed(services: Services, ids: Sequence[str]) -> Passed:
 
 
 async def _renamed(services: Services, queues: Mapping[str, Mapping[str, str]]) -> set[str]:
-    """Find the letters, of those with these ids and identities by their queues, whose messages don't hold
-    their identities. Their queue gave them, and gives others when they are sent again."""
+    """Find dead letters, of those with these ids and identities by queue, whose messages don't hold their
+    identities: their queue gave these, and gives new ones after a redrive."""
     renamed: set[str] = set()
     for name, identities in queues.items():
         letters, missing = await _with_ids(services, name, identities)
@@ -168,8 +167,8 @@ async def _renamed(services: Services, queues: Mapping[str, Mapping[str, str]]) 
 
 
 async def redrive(services: Services, ids: Mapping[str, Sequence[str]], failed: Failed) -> int:
-    """Send these dead letters, by their queues, again: messages and tasks to their queues, the latter with
-    all their tries, and effects to their targets. Returns how many there were."""
+    """Send these dead letters, by queue, again: messages and tasks to their queues, tasks with all their
+    tries, and effects to their targets. Returns the number of those that existed."""
     count = 0
     for queue, some in ids.items():
         try:
@@ -205,12 +204,14 @@ async def _redrive_messages(services: Services, ids: Mapping[str, Sequence[str]]
 
 
 async def purge(services: Services, ids: Mapping[str, Sequence[str]], failed: Failed) -> int:
-    """Remove these dead letters, by their streams, for good. Returns how many there were."""
+    """Remove these dead letters, by queue, for good. Returns the number of those that existed."""
     return await _each_queue(services, ids, failed, lambda queue, some: queue.purge(some))
 
 
-async def _each_queue(services: Services, ids: Mapping[str, Sequence[str]], failed: Failed, act: Act) -> int:
-    """Do something with dead letters, queue by queue, whatever becomes of those of others."""
+async def _each_queue(
+    services: Services, ids: Mapping[str, Sequence[str]], failed: Failed, act: BatchAct
+) -> int:
+    """Act on dead letters queue by queue, even if some queues fail."""
     count = 0
     for name, some in ids.items():
         try:
@@ -218,7 +219,7 @@ async def _each_queue(services: Services, ids: Mapping[str, Sequence[str]], fail
             for batch in batches(queue, some):
                 try:
                     count += await act(queue, batch)
-                except TooLarge:  # which of them it is shows when they go one by one
+                except TooLarge:  # one by one, to find the large one
                     for letter_id in batch:
                         try:
                             count += await act(queue, [letter_id])
@@ -230,8 +231,8 @@ async def _each_queue(services: Services, ids: Mapping[str, Sequence[str]], fail
 
 
 class FoundDeadLetters(NamedTuple):
-    """Dead letters of a queue, in order of id. ``looked_at`` is how many were read for them, and ``next`` the
-    id after which there may be more; empty where there are none."""
+    """Dead letters of a queue, in order of id. ``looked_at`` is the number that was read for them, and
+    ``next`` the id after which there may be more; empty for no more."""
 
     letters: Sequence[DeadLetter]
     looked_at: int
@@ -248,8 +249,8 @@ async def find(
     after: str = "",
     read_max: int = READ_MAX,
 ) -> FoundDeadLetters:
-    """Dead letters of a queue after the id ``after``: at most ``limit``, of one key, and for which ``holds``
-    returns True, if given. At most ``read_max`` are read for it."""
+    """Return up to ``limit`` dead letters of a queue after the id ``after``: of one key, and for which
+    ``holds`` returns True. At most ``read_max`` are read."""
     page = min(limit, PAGE) if holds is None else PAGE
     found: list[DeadLetter] = []
     looked_at = 0
@@ -263,8 +264,8 @@ async def find(
 
 
 class DeadLettersDone(msgspec.Struct):
-    """The outcome for some dead letters: how many were ``asked`` for, ``done``, the ids that were
-    ``missing``, and the texts of what ``failed``."""
+    """The outcome for some dead letters: the numbers ``asked`` for and ``done``, the ``missing`` ids, and
+    the errors of those that ``failed``."""
 
     asked: int
     done: int
@@ -272,27 +273,20 @@ class DeadLettersDone(msgspec.Struct):
     failed: list[str] = []
 
 
-async def redrive_ids(services: Services, queue: str, ids: Sequence[str]) -> DeadLettersDone:
-    """Send exactly these dead letters of a queue again, in the order of their messages. Those of tasks get
-    all their tries again."""
-    letters, missing = await _with_ids(services, queue, ids)
-    return msgspec.structs.replace(
-        await redrive_dead_letters(services, queue, letters), asked=len(ids), missing=missing
-    )
+Act = Callable[[Services, str, Sequence[DeadLetter]], Awaitable[DeadLettersDone]]
+"""A function that acts on dead letters of a queue."""
 
 
-async def purge_ids(services: Services, queue: str, ids: Sequence[str]) -> DeadLettersDone:
-    """Remove exactly these dead letters of a queue for good."""
+async def act_on_ids(services: Services, queue: str, ids: Sequence[str], act: Act) -> DeadLettersDone:
+    """Act on exactly the dead letters of a queue with these ids, in the order of their messages."""
     letters, missing = await _with_ids(services, queue, ids)
-    return msgspec.structs.replace(
-        await purge_dead_letters(services, queue, letters), asked=len(ids), missing=missing
-    )
+    return msgspec.structs.replace(await act(services, queue, letters), asked=len(ids), missing=missing)
 
 
 async def redrive_dead_letters(
     services: Services, queue: str, letters: Sequence[DeadLetter]
 ) -> DeadLettersDone:
-    """Send these dead letters of a queue again, in this order. Those of tasks get all their tries again."""
+    """Send these dead letters of a queue again, in this order. Tasks get all their tries again."""
     owner = await _owner(services, queue)
     if owner is None:
         return await _act_on(services, queue, letters, _redrive_messages)
@@ -324,7 +318,7 @@ async def _act_on(
 async def _with_ids(
     services: Services, queue: str, ids: Collection[str]
 ) -> tuple[list[DeadLetter], list[str]]:
-    """The dead letters with these ids in the order of their messages, and the ids that there are not."""
+    """Return the dead letters with these ids in the order of their messages, and the missing ids."""
     left, found = {*ids}, list[DeadLetter]()
     async for letter in dead_letters(services.queue(queue)):
         if letter.id in left:
@@ -336,19 +330,19 @@ async def _with_ids(
 
 
 async def _owner(services: Services, queue: str) -> tuple[str, str] | None:
-    """The app and the type whose tasks a queue is for; None if it is a stream's."""
+    """Return app and type of a queue of tasks; None for the queue of a stream."""
     errors: list[HoldfastError] = []
     owners = await _task_queues(services, lambda _, error: errors.append(error))
     if errors and queue not in owners and queue not in await stream_names(services):
-        raise errors[0]  # sent again like a message, a task would go without its tries
+        raise errors[0]  # a task that is sent like a message would not get its tries
     return owners.get(queue)
 
 
 async def _task_queues(
     services: Services, failed: Failed, read: Reads = at_once
 ) -> dict[str, tuple[str, str]]:
-    """The queues of tasks, as far as they are known: the app and the type of each. An app whose services
-    fail hides none of the others."""
+    """Return the known queues of tasks, each with app and type. An app whose services fail hides no
+    others."""
     try:
         apps = await read(services.task_apps)
     except HoldfastError as error:
@@ -368,20 +362,21 @@ async def _task_queues(
 
 
 async def _types(services: Services, app: str) -> set[str]:
-    """The types of an app's tasks."""
     async with services_of(services, app) as theirs:
         types = {name for name, _ in await counts(theirs, app)}
         return types | {runner.type for runner in await runners(theirs, app)}
 
 
 def attributes(letter: DeadLetter) -> dict[str, str]:
-    """The attributes of a dead letter, without the secrets in the target of an effect."""
-    said = letter.attributes
-    return {**said, TARGET: redact(said[TARGET])} if {EFFECT, TARGET} <= said.keys() else dict(said)
+    """Return the attributes of a dead letter, without secrets in the target of an effect."""
+    found = dict(letter.attributes)
+    if {EFFECT, TARGET} <= found.keys():
+        found[TARGET] = redact(found[TARGET])
+    return found
 
 
 def dead_letter_record(letter: DeadLetter, shown: Shows = body) -> dict[str, Any]:
-    """A dead letter as a JSON record, with its body as ``shown``."""
+    """Return a dead letter as a JSON record, with its body as ``shown``."""
     return {
         "id": letter.id,
         "stream": letter.stream,

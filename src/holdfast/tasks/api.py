@@ -141,7 +141,7 @@ class TaskApi:
             try:
                 if not self._secrets.admit(request):
                     raise RequestRefused(
-                        401, "unauthorized", "Who are you?", "the secret is missing or wrong"
+                        401, "unauthorized", "Unauthorized", "the secret is missing or wrong"
                     )
                 return await handle(request)
             except (Unavailable, OutcomeUnknown) as error:
@@ -242,7 +242,7 @@ def follow_up(text: str) -> Order:
 
 
 def _unknown(task_id: str) -> RequestRefused:
-    return RequestRefused(404, "no-task", "No such task", f"no task {task_id!r} is known, or not any more")
+    return RequestRefused(404, "no-task", "Task not found", f"no task {task_id!r} is known, or not any more")
 
 
 def _body(raw: msgspec.Raw) -> Any:

@@ -15,7 +15,7 @@ from holdfast.console.api.operations import Call, Operation, described
 from holdfast.console.parts import ConsoleParts
 from holdfast.operate import dead_letters
 from holdfast.operate.actions import NoFields
-from holdfast.operate.dead_letters import DeadLettersDone, dead_letter_record
+from holdfast.operate.dead_letters import Act, DeadLettersDone, dead_letter_record
 
 ACT_MAX = 1000
 DETAIL_CHARS = 8_000
@@ -110,16 +110,13 @@ class DeadLetterOperations:
 
     async def _redrive(self, call: Call[NoFields, ChosenDeadLetters]) -> DeadLettersDone:
         """Send exactly these dead letters again, in the order of their messages."""
-        done = await dead_letters.redrive_ids(self._services, call.body.queue, call.body.ids)
-        call.outcome = _outcome(done)
-        return done
+        return await self._act(call, dead_letters.redrive_dead_letters)
 
     async def _purge(self, call: Call[NoFields, ChosenDeadLetters]) -> DeadLettersDone:
         """Remove exactly these dead letters for good."""
-        done = await dead_letters.purge_ids(self._services, call.body.queue, call.body.ids)
-        call.outcome = _outcome(done)
+        return await self._act(call, dead_letters.purge_dead_letters)
+
+    async def _act(self, call: Call[NoFields, ChosenDeadLetters], act: Act) -> DeadLettersDone:
+        done = await dead_letters.act_on_ids(self._services, call.body.queue, call.body.ids, act)
+        call.outcome = "; ".join([f"{done.done} of {done.asked}", *done.failed])
         return done
-
-
-def _outcome(done: DeadLettersDone) -> str:
-    return "; ".join([f"{done.done} of {done.asked}", *done.failed])

@@ -25,7 +25,7 @@ REFUSED = {
     "400": "The path, a parameter or the body is wrong; the text names it.",
     "401": "The token is missing or unknown.",
     "403": "The token lacks the right, or a page of another site has asked.",
-    "404": "There is no such thing.",
+    "404": "It doesn't exist.",
     "409": "The present state doesn't allow it; nothing was done.",
     "413": "The body is too large.",
     "415": "The body isn't JSON.",

@@ -241,7 +241,7 @@ class DeadLetterPages:
                 self._keep(name, letter)
                 return letter
         raise RequestRefused(
-            404, "no-letter", "There is no such dead letter", "it was sent again, removed, or never existed"
+            404, "no-letter", "Dead letter not found", "it was sent again, removed, or never existed"
         )
 
     # --- what is done to them

@@ -25,7 +25,7 @@ class Entry:
         if token is None:
             return self._parts.renderer.page(request, "enter.html", wrong=False, title="Enter")
         if request.headers.get("Sec-Fetch-Site") in CROSS_SITES:
-            raise RequestRefused(403, "foreign", "Pages of other sites may not", "open the address yourself")
+            raise RequestRefused(403, "foreign", "Cross-site request refused", "open the address yourself")
         return self._enter(request, token)
 
     async def enter(self, request: web.Request) -> web.Response:

@@ -154,7 +154,7 @@ class StreamPages:
         checkpoint = await services.state().peek(key)
         if checkpoint is None and not await self._is_known(key):
             raise RequestRefused(
-                404, "no-stream", "There is no such stream", f"nothing is known of {key}; the list shows all"
+                404, "no-stream", "Stream not found", f"nothing is known of {key}; the list shows all"
             )
         if checkpoint is not None:
             self._parts.index.take(checkpoint, now)
@@ -204,7 +204,7 @@ async def _subject(form: Mapping[str, object]) -> tuple[str, str]:
 def _key(text: str) -> str:
     stream, key = split_key(text)
     if not (stream and key) or len(text) > TEXT_MAX * 2:
-        raise RequestRefused(404, "no-stream", "There is no such stream", "a stream is named STREAM/KEY")
+        raise RequestRefused(404, "no-stream", "Stream not found", "a stream is named STREAM/KEY")
     return text
 
 

@@ -422,7 +422,7 @@ def _no_task(trace: str) -> RequestRefused:
     return RequestRefused(
         404,
         "no-task",
-        "No such task",
+        "Task not found",
         f"no task {trace[:NAME_MAX]!r} is known, or it was deleted",
     )
 

@@ -53,14 +53,14 @@ MAPS = ("routes", "recent", "refused", "clients", "rates")
 _LATER = (f"Retry-After: {RETRY_AFTER_S}",)
 ERRORS: dict[int, tuple[str, str, str, tuple[str, ...]]] = {
     400: ("invalid", "The request can't be understood", "Bad Request", ()),
-    401: ("unauthorized", "Who are you?", "Unauthorized", ("WWW-Authenticate: Bearer",)),
-    403: ("foreign", "Pages of other sites may not", "Forbidden", ()),
+    401: ("unauthorized", "Unauthorized", "Unauthorized", ("WWW-Authenticate: Bearer",)),
+    403: ("foreign", "Cross-site request refused", "Forbidden", ()),
     408: ("slow", "The request came too slowly", "Request Timeout", ()),
     413: ("too-large", "The body is too large", "Payload Too Large", ()),
     429: ("busy", "This client sends too fast", "Too Many Requests", _LATER),
     500: ("failed", "The gateway failed", "Internal Server Error", ()),
     502: ("no-answer", "The node gave no answer", "Bad Gateway", _LATER),
-    503: ("unavailable", "Not now", "Service Unavailable", _LATER),
+    503: ("unavailable", "Unavailable", "Service Unavailable", _LATER),
     504: ("no-answer", "No answer in time", "Gateway Timeout", _LATER),
 }
 """The errors of HAProxy itself, by status: kind, title, reason and further headers."""
