@@ -1,4 +1,4 @@
-"""SFTP servers that refuse, lie, are full, or are others than they say."""
+"""SFTP servers that refuse writes and logins, or have an unknown key."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -7,52 +7,18 @@ from contextlib import asynccontextmanager
 import asyncssh
 import pytest
 
-from holdfast.errors import ConfigError, Damaged, InvalidMessage, LoginRefused, Unavailable
+from holdfast.errors import ConfigError, InvalidMessage, LoginRefused, Unavailable
 from holdfast.extend.tools import Backoff
 from holdfast.reports import deliver_plan
-from holdfast.reports.conformance.sink import held, part, put, sha256
+from holdfast.reports.conformance.sink import held, put
 from holdfast.reports.deliver import deliver_file
 from holdfast.reports.deliver_plan import FileToDeliver
-from holdfast.reports.ports.sink import Sink, Upload
+from holdfast.reports.ports.sink import Sink
 from holdfast.reports.sinks.sftp.session import Login
 from holdfast.reports.sinks.sftp.sink import SftpSink
 from holdfast.reports.sinks.sftp.url import SftpUrl
 from holdfast.system.clock import SystemClock
-from simulator.servers import SftpFaults, SftpServer
-
-BODY = part(1, 3_000_000)
-
-
-@asynccontextmanager
-async def served(faults: SftpFaults | None = None) -> AsyncIterator[tuple[SftpServer, SftpSink]]:
-    async with SftpServer(faults=faults) as server:
-        login = Login(server.user, server.password, known_hosts=server.known_hosts)
-        sink = SftpSink(SftpUrl.parse(server.url), login)
-        try:
-            yield server, sink
-        finally:
-            await sink.close()
-
-
-def names(server: SftpServer) -> list[str]:
-    return sorted(path.name for path in server.files.rglob("*") if path.is_file())
-
-
-async def put_all(upload: Upload) -> None:
-    await upload.write(BODY)
-    await upload.commit(sha256(BODY))
-
-
-@pytest.mark.slow
-async def test_a_full_disk_is_passing_and_leaves_nothing_once_aborted() -> None:
-    async with served(SftpFaults(full_after=1_000_000)) as (server, sink):
-        upload = await sink.open("a.csv", ".a.part")
-        with pytest.raises(Unavailable, match="No space left"):
-            await put_all(upload)
-        await upload.abort()
-        assert names(server) == []
-        await put(sink, "b.csv", b"small")
-        assert names(server) == ["b.csv"]
+from tests.reports.sinks.serving import BODY, names, served_sftp
 
 
 @pytest.mark.slow
@@ -61,7 +27,7 @@ async def test_a_write_that_is_refused_amid_others_leaves_no_hole_in_what_is_gon
 ) -> None:
     """The later writes were accepted, so the file's size didn't show the hole."""
     monkeypatch.setattr(deliver_plan, "MARK_BYTES", 1 << 20)
-    async with served(SftpFaults(refuses_at=(1 << 20) + 600_000)) as (server, sink):
+    async with served_sftp(refuses_at=(1 << 20) + 600_000) as (server, sink):
 
         @asynccontextmanager
         async def connect() -> AsyncIterator[Sink]:
@@ -79,38 +45,8 @@ async def test_a_write_that_is_refused_amid_others_leaves_no_hole_in_what_is_gon
 
 
 @pytest.mark.slow
-async def test_a_server_that_cannot_rename_is_named_with_what_helps() -> None:
-    async with served(SftpFaults(pinned=True)) as (server, sink):
-        upload = await sink.open("a.csv", ".a.part")
-        with pytest.raises(ConfigError, match=r"'a\.csv' in its place.*in_place"):
-            await put_all(upload)
-        await upload.abort()
-        assert names(server) == []
-        await put_all(await sink.open("a.csv", "a.csv"))
-        assert await held(sink, "a.csv") == BODY
-
-
-@pytest.mark.slow
-async def test_a_folder_that_may_not_be_written_to_is_for_good() -> None:
-    async with served(SftpFaults(read_only=True)) as (_, sink):
-        with pytest.raises(ConfigError, match="Permission denied"):
-            await put(sink, "a.csv", b"x")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lies_by", [-1, 1])
-async def test_a_server_that_lies_about_sizes_is_not_believed(lies_by: int) -> None:
-    async with served(SftpFaults(lies_by=lies_by)) as (server, sink):
-        upload = await sink.open("a.csv", ".a.part")
-        with pytest.raises(Damaged, match=f"has {len(BODY) + lies_by} bytes"):
-            await put_all(upload)
-        await upload.abort()
-        assert names(server) == []
-
-
-@pytest.mark.slow
 async def test_who_may_not_log_in_learns_it_once() -> None:
-    async with served() as (server, _):
+    async with served_sftp() as (server, _):
         stranger = asyncssh.generate_private_key("ssh-ed25519").export_private_key().decode()
         for login in (
             Login(server.user, "wrong-pa55", known_hosts=server.known_hosts),
@@ -125,8 +61,8 @@ async def test_who_may_not_log_in_learns_it_once() -> None:
 
 
 @pytest.mark.slow
-async def test_a_host_that_is_not_known_is_told_no_password() -> None:
-    async with served() as (server, _):
+async def test_an_unknown_host_gets_no_password() -> None:
+    async with served_sftp() as (server, _):
         other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
         key = server.known_hosts.partition(" ")[2]
         for known, advice in (
@@ -143,7 +79,7 @@ async def test_a_host_that_is_not_known_is_told_no_password() -> None:
 
 @pytest.mark.slow
 async def test_a_host_whose_key_is_of_another_kind_by_now_is_not_taken_for_an_outage() -> None:
-    async with served() as (server, _):
+    async with served_sftp() as (server, _):
         known = asyncssh.generate_private_key("ssh-rsa").export_public_key().decode()
         login = Login(server.user, server.password, known_hosts=f"[127.0.0.1]:{server.port} {known}")
         sink = SftpSink(SftpUrl.parse(server.url), login)
@@ -166,16 +102,9 @@ async def test_a_credential_that_cannot_be_read_is_named(fields: dict[str, str])
     await sink.close()
 
 
-async def test_an_sftp_server_that_is_down_is_unavailable() -> None:
-    sink = SftpSink(SftpUrl.parse("sftp://127.0.0.1:9"), Login("ann", "x"))
-    with pytest.raises(Unavailable, match="can't log in"):
-        await sink.stat("a.csv")
-    await sink.close()
-
-
 @pytest.mark.slow
 async def test_links_out_of_the_folder_are_refused() -> None:
-    async with served() as (server, _):
+    async with served_sftp() as (server, _):
         (server.files / "root").mkdir()
         (server.files / "other").mkdir()
         (server.files / "root" / "out").symlink_to("../other")
@@ -187,12 +116,3 @@ async def test_links_out_of_the_folder_are_refused() -> None:
         assert await held(sink, "in/a.csv") == b"x"
         assert names(server) == ["a.csv"]
         await sink.close()
-
-
-@pytest.mark.parametrize(
-    "url", ["sftp://ann:pa55@host/x", "sftp:///x", "sftp://host/x?a=1", "sftp://host/a%0ab", "scp://host/"]
-)
-def test_bad_urls_are_refused_without_their_password(url: str) -> None:
-    with pytest.raises(ConfigError, match="destination") as caught:
-        SftpUrl.parse(url)
-    assert "pa55" not in str(caught.value)
