@@ -45,7 +45,6 @@ class HashingFile(io.RawIOBase):
 
     @property
     def digest(self) -> str:
-        """The digest of the bytes so far."""
         return f"sha256:{self._hash.hexdigest()}"
 
 

@@ -60,7 +60,6 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def digest_of(data: bytes) -> str:
-    """Return the digest of some bytes, in the form of images."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 

@@ -35,7 +35,6 @@ class Package(msgspec.Struct, frozen=True):
 
 
 def site_packages(python_minor: int) -> str:
-    """Return the folder of packages in an image."""
     return f"{ROOT}/lib/python3.{python_minor}/site-packages"
 
 
@@ -63,7 +62,6 @@ def read(folder: Path, python_minor: int, platform: Platform) -> dict[Package, l
 
 
 def of_metadata(text: str) -> Package:
-    """Return the package of a METADATA file."""
     fields = HeaderParser().parsestr(text)
     classifiers = [
         value.rpartition(" :: ")[2]
@@ -81,7 +79,6 @@ def normal(name: str) -> str:
 
 
 def size(entries: Iterable[ImageFile]) -> int:
-    """Return the size of some files together, in bytes."""
     return sum(
         entry.content.stat().st_size if isinstance(entry.content, Path) else len(entry.content)
         for entry in entries

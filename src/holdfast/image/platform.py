@@ -77,7 +77,6 @@ def parse(text: str) -> Platform:
 
 
 def own() -> Platform:
-    """Return the platform of this machine. Raises ConfigError."""
     name = OF_MACHINES.get(machine.machine())
     if name is None:
         raise ConfigError(f"images can't be built for {machine.machine()!r}: say --platform linux/amd64")

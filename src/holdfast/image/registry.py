@@ -92,14 +92,8 @@ class RegistryClient:
     async def manifest(self, repository: str, reference: str) -> tuple[Descriptor, bytes]:
         """Return the manifest of a tag or a digest. Raises NotKnown."""
         accept = ", ".join((*INDEXES, *MANIFESTS))
-        answer = await self._retried(
-            lambda: self._ask(
-                "GET",
-                self._url(repository, "manifests", reference),
-                _pull(repository),
-                headers={"Accept": accept},
-            )
-        )
+        url = self._url(repository, "manifests", reference)
+        answer = await self._retried("GET", url, _pull(repository), headers={"Accept": accept})
         if answer.status == 404:
             raise NotKnown(f"{self.host} has no {repository}:{reference}")
         self._check(answer, repository, 200)
@@ -112,24 +106,15 @@ class RegistryClient:
     async def put_manifest(self, repository: str, reference: str, media_type: str, data: bytes) -> bool:
         """Put a manifest under a tag or its digest. Return whether the registry lists artifacts that refer to
         it."""
-        answer = await self._retried(
-            lambda: self._ask(
-                "PUT",
-                self._url(repository, "manifests", reference),
-                _push(repository),
-                headers={"Content-Type": media_type},
-                data=lambda: data,
-            )
-        )
+        url, headers = self._url(repository, "manifests", reference), {"Content-Type": media_type}
+        answer = await self._retried("PUT", url, _push(repository), headers=headers, data=lambda: data)
         self._check(answer, repository, 201)
         return "OCI-Subject" in answer.headers
 
     # --- blobs
 
     async def has_blob(self, repository: str, digest: str) -> bool:
-        answer = await self._retried(
-            lambda: self._ask("HEAD", self._url(repository, "blobs", digest), _push(repository))
-        )
+        answer = await self._retried("HEAD", self._url(repository, "blobs", digest), _push(repository))
         if answer.status not in (200, 307, 404):
             self._check(answer, repository, 200)
         return answer.status != 404
@@ -154,7 +139,7 @@ class RegistryClient:
         """Take a blob from another repository of the registry. Return whether that was possible."""
         url = (self._url(repository, "blobs", "uploads") / "").with_query({"mount": digest, "from": source})
         try:
-            answer = await self._retried(lambda: self._ask("POST", url, (*_push(repository), *_pull(source))))
+            answer = await self._retried("POST", url, (*_push(repository), *_pull(source)))
         except LoginRefused:
             return False  # the other repository refuses
         if answer.status == 202:  # it has begun an upload instead, which it drops some day anyway
@@ -198,7 +183,6 @@ class RegistryClient:
                         place, done = await self._continued(repository, place)
 
     async def _begin(self, repository: str) -> URL:
-        """Begin an upload, and return its URL."""
         url = self._url(repository, "blobs", "uploads") / ""
         answer = await self._ask("POST", url, _push(repository))
         self._check(answer, repository, 202)
@@ -276,10 +260,11 @@ class RegistryClient:
     def _url(self, repository: str, kind: str, name: str) -> URL:
         return self._root / f"v2/{repository}/{kind}/{name}"
 
-    async def _retried(self, call: Callable[[], Any]) -> _RegistryAnswer:
+    async def _retried(self, *request: Any, **options: Any) -> _RegistryAnswer:
+        """Send a request as ``_ask`` does, again after temporary errors."""
         for left in reversed(range(TRIES)):
             with contextlib.suppress(Unavailable) if left else contextlib.nullcontext():
-                answer: _RegistryAnswer = await call()
+                answer = await self._ask(*request, **options)
                 if answer.status not in (429, 500, 502, 503, 504) or not left:
                     return answer
             await asyncio.sleep(PAUSE_S)
@@ -436,7 +421,6 @@ def _received(headers: Mapping[str, str]) -> int:
 
 
 def _proxy(url: URL) -> str | None:
-    """Return the environment's proxy for a URL, or None."""
     if urllib.request.proxy_bypass(f"{url.host}:{url.port}"):
         return None
     return urllib.request.getproxies().get(url.scheme)

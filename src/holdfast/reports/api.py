@@ -64,7 +64,6 @@ class FilesOfDay(msgspec.Struct):
 
 
 def operations(services: Services) -> Sequence[Operation]:
-    """Return the operations."""
 
     async def files(call: Call[FilesQuery, NoFields]) -> FilesOfDay:
         query = call.query

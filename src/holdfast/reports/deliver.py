@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 
 import msgspec
 
@@ -89,62 +90,52 @@ async def deliver_file(
     return await work.run(tries, backoff or Backoff(), leave=leave)
 
 
+@dataclass(slots=True)
 class _Delivery:
-    def __init__(
-        self,
-        file: FileToDeliver,
-        chunks: Chunks,
-        connect: Connect,
-        clock: Clock,
-        record: Record | None,
-        note: Note | None,
-        progress: Callable[[int], None] | None,
-        pace: Callable[[int], float] | None,
-    ) -> None:
-        self._file = file
-        self._chunks = chunks
-        self._connect = connect
-        self._clock = clock
-        self._record = record
-        self._note = note
-        self._progress = progress
-        self._pace = pace
-        self._noted_at = 0.0
-        self._sent = 0
-        self._gone_on = 0
-        self._reached = 0  # the furthest mark
+    file: FileToDeliver
+    chunks: Chunks
+    connect: Connect
+    clock: Clock
+    record: Record | None
+    note: Note | None
+    progress: Callable[[int], None] | None
+    pace: Callable[[int], float] | None
+    noted_at: float = 0.0
+    sent: int = 0
+    gone_on: int = 0
+    reached: int = 0  # the furthest mark
 
     async def run(self, tries: int, backoff: Backoff, *, leave: bool) -> Delivered:
         failures, tried = 0, 0
         while True:
             tried += 1
-            reached = self._reached
+            reached = self.reached
             try:
-                async with self._connect() as sink:
+                async with self.connect() as sink:
                     duplicated = await self._deliver(sink)
-                assert self._record is not None
-                return Delivered(self._record, duplicated, self._sent, self._gone_on, tried)
+                assert self.record is not None
+                return Delivered(self.record, duplicated, self.sent, self.gone_on, tried)
             except HoldfastError as error:
-                failures = 1 if self._reached > reached else failures + 1
+                failures = 1 if self.reached > reached else failures + 1
                 if error.retry not in GO_ON or failures >= tries:
                     if not leave and not isinstance(error, Fenced):
                         await self._remove()
                     raise
-            await self._clock.sleep(backoff.delay_s(failures, self._clock.random()))
+            await self.clock.sleep(backoff.delay_s(failures, self.clock.random()))
 
     async def _remove(self) -> None:
         """Remove the upload, if the destination answers."""
-        record = self._record
+        record = self.record
         if record is None or record.stage in (DeliveryStage.PLACED, DeliveryStage.DONE):
             return
         with contextlib.suppress(HoldfastError):
-            async with self._connect() as sink:
+            async with self.connect() as sink:
                 for token in record.removable:
                     await sink.discard(record.name, token)
 
     async def _deliver(self, sink: Sink) -> bool:
         """Try once, and return whether the file was delivered before."""
-        step = decide(self._file, self._record, await self._found(sink))
+        step = decide(self.file, self.record, await self._found(sink))
         if step is DeliveryStep.LOOK:
             step = DeliveryStep.FINISH if await self._stands(sink) else DeliveryStep.RESUME
         if step is DeliveryStep.NOTHING:
@@ -152,33 +143,31 @@ class _Delivery:
         if step is not DeliveryStep.FINISH:
             upload, mark = await self._begin(sink, step)
             file = await self._send(sink, upload, mark)
-            self._record = self._changed(
-                stage=DeliveryStage.PLACED, tokens=(), marks=(), version=file.version
-            )
+            self.record = self._changed(stage=DeliveryStage.PLACED, tokens=(), marks=(), version=file.version)
         await self._accompany(sink)
         return step is DeliveryStep.FINISH
 
     async def _found(self, sink: Sink) -> RemoteFile | None:
         """Return the file at the destination, if it matters and this user may look."""
-        if self._record is None or self._record.stage is DeliveryStage.SENDING:
+        if self.record is None or self.record.stage is DeliveryStage.SENDING:
             return None
         try:
-            return await sink.stat(self._file.name)
+            return await sink.stat(self.file.name)
         except ConfigError:  # this user may only put
-            return RemoteFile(self._file.name, UNKNOWN_SIZE)
+            return RemoteFile(self.file.name, UNKNOWN_SIZE)
 
     async def _stands(self, sink: Sink) -> bool:
         """Return whether the file in its place is the one that was being placed."""
-        assert self._record is not None
+        assert self.record is not None
         try:
-            return await sha256_of(sink.read(self._file.name)) == self._record.sha256
+            return await sha256_of(sink.read(self.file.name)) == self.record.sha256
         except (FileNotFoundError, ConfigError):  # gone, or this user may not read it
             return False
 
     async def _begin(self, sink: Sink, step: DeliveryStep) -> tuple[Upload, Mark | None]:
         """Resume an upload, or open a new one; return it with the mark to go on from."""
-        wanted, record = self._file, self._record
-        part = wanted.name if wanted.in_place else temporary(wanted.name, self._clock.new_id()[-12:])
+        wanted, record = self.file, self.record
+        part = wanted.name if wanted.in_place else temporary(wanted.name, self.clock.new_id()[-12:])
         left = record.removable if record is not None else ()
         if step is DeliveryStep.RESUME and record is not None and not wanted.in_place:
             # Both names are recorded before the upload is renamed.
@@ -203,7 +192,7 @@ class _Delivery:
         if fresh.tokens or left:
             await self._keep(fresh)
         else:
-            self._record = fresh  # it names nothing at the destination yet
+            self.record = fresh  # it names nothing at the destination yet
         upload = await sink.open(wanted.name, part, replace=wanted.replace)
         if wanted.in_place:
             try:
@@ -220,7 +209,7 @@ class _Delivery:
             await self._keep(
                 self._changed(stage=DeliveryStage.PLACING, size=sums.size, sha256=sums.sha256, md5=sums.md5)
             )
-            return await upload.commit(sums.sha256, read_back=self._file.read_back)
+            return await upload.commit(sums.sha256, read_back=self.file.read_back)
         except BaseException as error:
             await asyncio.shield(self._let_go(sink, upload, error))
             raise
@@ -229,32 +218,32 @@ class _Delivery:
         """Leave an upload that can be resumed, or that belongs to another attempt by now; remove any
         other."""
         may_go_on = isinstance(error, HoldfastError) and error.retry in GO_ON
-        waits = may_go_on and not isinstance(error, Damaged | NoRoom) and not self._file.in_place
+        waits = may_go_on and not isinstance(error, Damaged | NoRoom) and not self.file.in_place
         if waits or not await self._owns_upload():
             await upload.leave()
             return
         await upload.abort()
-        if self._file.in_place:
+        if self.file.in_place:
             with contextlib.suppress(Exception):  # the first error is raised
-                if await sink.stat(self._file.name) is None:  # a file that comes later is the customer's
+                if await sink.stat(self.file.name) is None:  # a file that comes later is the customer's
                     await self._keep(self._changed(opened=False))
 
     async def _owns_upload(self) -> bool:
         """Return whether the record can still be kept. If not, another attempt may own the upload by now."""
-        assert self._record is not None
+        assert self.record is not None
         try:
-            await self._keep(self._record)
+            await self._keep(self.record)
         except Exception:  # noqa: BLE001 (whatever keeps it)
             return False
         return True
 
     async def _write(self, upload: Upload, mark: Mark | None) -> _Sums:
         """Make the file, write it from ``mark`` on, and return its sums."""
-        sums = _Sums(with_md5=Companion.MD5 in self._file.companions)
+        sums = _Sums(with_md5=Companion.MD5 in self.file.companions)
         step = marks_every(upload.grain)
         skipped = mark.size if mark is not None else 0
-        self._gone_on += skipped
-        async with pieces(self._chunks) as pipe:
+        self.gone_on += skipped
+        async with pieces(self.chunks) as pipe:
             async for piece in pipe:
                 for part in _cut(piece, sums.size, step, skipped):
                     if sums.size < skipped:
@@ -265,18 +254,18 @@ class _Delivery:
                         await self._write_part(upload, part, sums)
                         if sums.size % step == 0:
                             await self._mark(upload, Mark(sums.size, sums.sha256))
-                    if self._progress is not None:
-                        self._progress(sums.size)
+                    if self.progress is not None:
+                        self.progress(sums.size)
         if sums.size < skipped:
             raise await self._content_changed()
         return sums
 
     async def _write_part(self, upload: Upload, part: Data, sums: _Sums) -> None:
         """Write and hash at the same time: both release the interpreter."""
-        if self._pace is not None:
-            wait_s = self._pace(len(part))
+        if self.pace is not None:
+            wait_s = self.pace(len(part))
             if wait_s > 0:
-                await self._clock.sleep(wait_s)
+                await self.clock.sleep(wait_s)
         writing = asyncio.ensure_future(upload.write(part))
         try:
             await asyncio.sleep(0)
@@ -284,26 +273,26 @@ class _Delivery:
             await writing
         finally:
             writing.cancel()
-        self._sent += len(part)
+        self.sent += len(part)
 
     async def _content_changed(self) -> Damaged:
         """Drop the marks: the file's bytes differ from the bytes that were sent before."""
         await self._keep(self._changed(marks=()))
-        return Damaged(f"{self._file.name!r} has other bytes than before: it is sent from its beginning")
+        return Damaged(f"{self.file.name!r} has other bytes than before: it is sent from its beginning")
 
     async def _accompany(self, sink: Sink) -> None:
         """Write the companions of the file, which is in its place."""
-        assert self._record is not None
-        names = [self._file.name + kind.value for kind in self._file.companions]
-        parts = names if self._file.in_place else [temporary(n, self._clock.new_id()[-12:]) for n in names]
+        assert self.record is not None
+        names = [self.file.name + kind.value for kind in self.file.companions]
+        parts = names if self.file.in_place else [temporary(n, self.clock.new_id()[-12:]) for n in names]
         # An upload in place is the file itself.
-        left = tuple(token for token in self._record.tokens if token != self._file.name)
+        left = tuple(token for token in self.record.tokens if token != self.file.name)
         if left or parts:
             await self._keep(self._changed(stage=DeliveryStage.PLACED, tokens=(*left, *parts), marks=()))
         for token in left:
-            await sink.discard(self._file.name, token)
-        for kind, name, part in zip(self._file.companions, names, parts, strict=True):
-            body = companion(kind, self._record)
+            await sink.discard(self.file.name, token)
+        for kind, name, part in zip(self.file.companions, names, parts, strict=True):
+            body = companion(kind, self.record)
             upload = await sink.open(name, part)
             try:
                 if body:
@@ -315,14 +304,14 @@ class _Delivery:
         await self._keep(self._changed(stage=DeliveryStage.DONE, tokens=()))
 
     async def _mark(self, upload: Upload, mark: Mark) -> None:
-        assert self._record is not None
-        self._reached = max(self._reached, mark.size)
-        marks = (*self._record.marks, mark)[-MARKS_MAX:]
-        tokens = (upload.token,) if upload.token else self._record.tokens
+        assert self.record is not None
+        self.reached = max(self.reached, mark.size)
+        marks = (*self.record.marks, mark)[-MARKS_MAX:]
+        tokens = (upload.token,) if upload.token else self.record.tokens
         record = self._changed(marks=marks, tokens=tokens)
-        now = self._clock.monotonic()
-        if tokens == self._record.tokens and now < self._noted_at + NOTE_S:
-            self._record = record
+        now = self.clock.monotonic()
+        if tokens == self.record.tokens and now < self.noted_at + NOTE_S:
+            self.record = record
             return
         await self._keep(record)
 
@@ -330,12 +319,12 @@ class _Delivery:
         await self._keep(self._changed(tokens=(upload.token,)))
 
     def _changed(self, **fields: object) -> Record:
-        assert self._record is not None
-        return msgspec.structs.replace(self._record, **fields)
+        assert self.record is not None
+        return msgspec.structs.replace(self.record, **fields)
 
     async def _keep(self, record: Record) -> None:
-        if self._note is not None:
-            noting = asyncio.ensure_future(self._note(record))
+        if self.note is not None:
+            noting = asyncio.ensure_future(self.note(record))
             try:
                 await asyncio.wait([noting])
             except asyncio.CancelledError:
@@ -345,8 +334,8 @@ class _Delivery:
                     noting.exception()
                 raise
             noting.result()
-        self._record = record
-        self._noted_at = self._clock.monotonic()
+        self.record = record
+        self.noted_at = self.clock.monotonic()
 
 
 class _Sums:

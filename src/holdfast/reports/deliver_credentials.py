@@ -132,7 +132,6 @@ class Credentials:
 
 
 def _text(name: str, value: str) -> str:
-    """Return a field, or the content of the file that it names."""
     if not value.startswith("file:"):
         return value
     path = Path(value.removeprefix("file:")).expanduser()

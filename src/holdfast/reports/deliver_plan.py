@@ -149,7 +149,6 @@ def marks_every(grain: int) -> int:
 
 
 def companion(kind: Companion, record: Record) -> bytes:
-    """Return the content of a companion."""
     if kind is Companion.OK:
         return b""
     checksum = record.md5 if kind is Companion.MD5 else record.sha256

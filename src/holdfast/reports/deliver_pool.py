@@ -120,7 +120,6 @@ class SinkPool:
         return sum(map(len, self._idle.values())) + rooms + len(self._bytes) + len(self._opens)
 
     async def close(self) -> None:
-        """Close all idle connections."""
         idle, self._idle = self._idle, defaultdict(list)
         for kept in idle.values():
             for each in kept:

@@ -78,7 +78,6 @@ async def _with_ended_tasks(services: Services, rows: Sequence[Row]) -> list[Row
 
 
 async def _ended(store: TaskStore, traces: set[str]) -> list[Task]:
-    """Return the tasks that have ended without success."""
     found: list[Task] = []
     in_order = sorted(traces)
     for start in range(0, len(in_order), GETS_AT_ONCE):

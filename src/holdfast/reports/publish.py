@@ -111,7 +111,6 @@ class Publisher:
         self._destinations = destinations
 
     async def close(self) -> None:
-        """Close the idle connections."""
         await self._pool.close()
 
     async def publish(
@@ -128,9 +127,7 @@ class Publisher:
         cancelled, its upload is removed. Raises the errors of ``Report`` and ``deliver_file``, and Fenced if
         a later attempt owns the order."""
         delivery, options = delivery_of(order)
-        ordered_at = await self._ordered_at(attempt)
-        day = order.date or ordered_at.astimezone(ZoneInfo(order.time_zone)).date()
-        rows = self._rows(attempt, ordered_at, day, order.customer, order.report, delivery.destination)
+        ordered_at, rows = await self._rows(attempt, order, order.time_zone, delivery.destination)
         await rows.begin(1, remote_name(order, ordered_at))
         try:
             # First, as without the credential the sources needn't be opened.
@@ -154,37 +151,28 @@ class Publisher:
 
     async def refuse(self, order: InvalidOrder, attempt: AuditedAttempt) -> NoReturn:
         """Write the audit row of an invalid order, and raise its error."""
-        ordered_at = await self._ordered_at(attempt)
-        day = order.date or ordered_at.date()
-        rows = self._rows(attempt, ordered_at, day, order.customer, order.report, order.destination)
+        _, rows = await self._rows(attempt, order, "UTC", order.destination)
         await rows.begin(1, "")
         await rows.fail(order.error)
         raise order.error
 
-    async def _ordered_at(self, attempt: AuditedAttempt) -> dt.datetime:
+    async def _rows(
+        self, attempt: AuditedAttempt, order: ReportOrder | InvalidOrder, time_zone: str, destination: str
+    ) -> tuple[dt.datetime, _FileRows]:
+        """Return the time of the order, and its audit rows."""
         at = await self._audit.ordered_at(attempt.trace, attempt.ordered_at)
-        return dt.datetime.fromtimestamp(at, dt.UTC)
-
-    def _rows(
-        self,
-        attempt: AuditedAttempt,
-        ordered_at: dt.datetime,
-        day: dt.date,
-        customer: str,
-        report: str,
-        destination: str,
-    ) -> _FileRows:
+        ordered_at = dt.datetime.fromtimestamp(at, dt.UTC)
         common = Row(
             app=attempt.app,
             trace=attempt.trace,
-            customer=customer,
-            report=report,
-            day=day,
+            customer=order.customer,
+            report=order.report,
+            day=order.date or ordered_at.astimezone(ZoneInfo(time_zone)).date(),
             destination=redact_url(destination),
             name="",
             ordered_at=ordered_at.timestamp(),
         )
-        return _FileRows(self._audit, common, attempt, self._clock)
+        return ordered_at, _FileRows(self._audit, common, attempt, self._clock)
 
     async def _connect(self, order: ReportOrder, delivery: ReportDelivery) -> Connect:
         where = delivery.destination
@@ -334,11 +322,9 @@ class _FileMaker:
         self.may_split = isinstance(options, Xlsx) and options.overflow == "files"
 
     async def file(self, number: int) -> ReportFile | None:
-        """Return the file of a number, or None."""
         return await asyncio.to_thread(self._seek, number)
 
     def chunks(self, number: int) -> Generator[bytes, None, None]:
-        """Yield the bytes of a file, from its beginning."""
         file = self._seek(number)
         if file is None:
             return

@@ -132,12 +132,10 @@ class Report:
         self.close()
 
     def close(self) -> None:
-        """Stop reading and formatting."""
         self._stack.close()
 
     @property
     def progress(self) -> ReportProgress:
-        """The progress so far."""
         return ReportProgress(
             self._rows, self.rows_total, int(self._source_bytes), self.source_bytes_total, self._bytes_out
         )

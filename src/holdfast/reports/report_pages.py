@@ -30,7 +30,6 @@ class FileQuestion(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The address of the page."""
         named = {"date": self.day, "customer": self.customer, "state": self.state and self.state.value}
         named |= {"app": self.app, "from": self.offset or None}
         return f"/reports?{urlencode({name: value for name, value in named.items() if value})}"
@@ -43,7 +42,6 @@ class ReportPages:
         self._parts = parts
 
     async def day(self, request: web.Request) -> web.Response:
-        """Answer with the files of a day."""
         services = self._parts.services
         question = _question(request, today(services))
         apps, found, refused = list[str](), FilesFound([], complete=True), ""

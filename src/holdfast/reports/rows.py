@@ -31,7 +31,6 @@ class TableRows:
             yield taken
 
     def all(self) -> Iterator[pa.RecordBatch]:
-        """Yield the remaining batches."""
         while (batch := self.peek()) is not None:
             self._held = None
             yield batch

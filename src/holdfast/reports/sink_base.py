@@ -22,7 +22,6 @@ class SinkBase:
     """Base of the sinks."""
 
     async def stat(self, name: str) -> RemoteFile | None:
-        """Return the finished file, or None."""
         raise NotImplementedError
 
     async def check_absent(self, name: str) -> None:
@@ -98,7 +97,6 @@ def already_there(name: str) -> AlreadyThere:
 
 
 async def sha256_of(chunks: AsyncIterator[bytes]) -> str:
-    """Return the SHA-256 (hex) of a file's chunks."""
     digest = hashlib.sha256()
     async for chunk in chunks:
         digest.update(chunk)

@@ -50,7 +50,6 @@ def _order(message: Message) -> dict[str, Any]:
 
 
 def _plain(message: Message) -> Any:
-    """Return the fields that are set."""
     if message.DESCRIPTOR.name == "Value":
         kind = message.WhichOneof("kind")
         return None if kind is None else getattr(message, kind)

@@ -72,7 +72,6 @@ class Writer(Generic[T]):
         self._bytes += size
 
     async def flush(self) -> None:
-        """Write the records that wait."""
         batch, self._batch, self._bytes = self._batch, [], 0
         if batch:
             await self._write(batch)
@@ -120,7 +119,6 @@ class PartReport(msgspec.Struct):
 
 
 def digest(record: Any) -> bytes:
-    """Return the digest of a record that JSON can hold."""
     return hashlib.sha256(msgspec.json.encode(record)).digest()
 
 

@@ -15,7 +15,6 @@ Boxes: TypeAlias = NDArray[np.float64]
 
 
 def areas(boxes: Boxes) -> NDArray[np.float64]:
-    """Return the area of each box, shape (n,)."""
     return np.asarray((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))
 
 

@@ -85,11 +85,9 @@ class _TrackingHandler(StreamHandler[Frame]):
         return _result(message, run.tracker.update(message.frame, run.detector.detect(image)))
 
     def _decode(self, data: bytes, name: str) -> tuple[tuple[int, int], NDArray[np.uint8]]:
-        """Return a frame's size, and the image for the detector."""
         raise NotImplementedError
 
     def _detector(self, size: tuple[int, int]) -> ImageDetector:
-        """Return the detector of a new run."""
         raise NotImplementedError
 
 

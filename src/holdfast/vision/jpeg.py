@@ -22,7 +22,6 @@ _FORMATS = ("JPEG", "PNG")
 
 
 def encode(image: Image.Image) -> bytes:
-    """Return the image as JPEG."""
     out = io.BytesIO()
     image.save(out, "JPEG", quality=_QUALITY)
     return out.getvalue()

@@ -47,7 +47,6 @@ class FrameSampler:
         return True
 
     def encode(self, frame: DecodedFrame, time_s: float) -> VideoFrame:
-        """Return a frame as JPEG."""
         image = self._converter.reformat(frame, format="rgb24", threads=1).to_ndarray()
         return VideoFrame(max(0, round(time_s * 1000)), encode(Image.fromarray(image)))
 

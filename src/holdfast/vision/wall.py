@@ -120,7 +120,6 @@ class CameraWall:
         )
 
     async def picture(self, request: web.Request) -> web.Response:
-        """Answer with one frame."""
         query = request.query
         run, frame = (whole_number(query.get(name, ""), PLACE_MAX) for name in ("run", "frame"))
         if run is None or frame is None:
@@ -186,7 +185,6 @@ def _page(stream: str, text: str, offset: int) -> str:
 
 
 def groups(parts: ConsoleParts) -> list[Group]:
-    """Return the routes of the wall."""
     wall = CameraWall(parts)
     return [
         ("read", [web.get("/cameras", wall.show), web.get("/cameras/news", wall.news)]),

@@ -117,7 +117,6 @@ class Cells:
         self._styles = styles
 
     def cell(self, at: int, column: Column, kind: ColumnKind, type_: pa.DataType) -> Cell:
-        """Return the cells of one column."""
         value, name = pl.col(str(at)), letters(at)
         match kind:
             case ColumnKind.TEXT | ColumnKind.NESTED | ColumnKind.UUID:
@@ -247,7 +246,6 @@ class Cells:
 
 
 def _as_text(name: str, met: pl.Expr, text: pl.Expr | None = None, start: str = _TEXT) -> Case:
-    """Return the case of cells that are written as text."""
 
     def cell(row: pl.Expr, value: pl.Expr, whole: pl.Expr) -> pl.Expr:
         held = value if text is None else text

@@ -40,7 +40,6 @@ class Deflate:
         self.compressed = 0
 
     def run(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the compressed bytes of the chunks."""
         for data in in_order(self._workers.pool, self._block, self._pairs(chunks), self._workers.ahead):
             self.compressed += len(data)
             yield data

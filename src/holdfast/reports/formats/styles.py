@@ -40,7 +40,6 @@ class Styles:
         return self._styles.index(style)
 
     def xml(self) -> bytes:
-        """Return the part ``xl/styles.xml``."""
         formats = "".join(
             f'<numFmt numFmtId="{_FIRST_OWN + at}" formatCode="{escape(code)}"/>'
             for at, code in enumerate(self._formats)

@@ -46,7 +46,6 @@ def sample_text(kind: ColumnKind, pattern: str) -> str:
 
 
 def zoned(value: pl.Expr, zone: str) -> pl.Expr:
-    """Return the same instants in another zone."""
     return value.dt.convert_time_zone(zone)
 
 
@@ -82,7 +81,6 @@ def out_of_calendar(name: str, type_: pa.DataType, zone: str) -> UnwritableColum
 
 
 def encoded_binary(value: pl.Expr, how: str) -> pl.Expr:
-    """Return bytes as base64 or hex."""
     return value.bin.encode("hex" if how == "hex" else "base64")
 
 

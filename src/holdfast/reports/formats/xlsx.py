@@ -313,7 +313,6 @@ class Workbook:
 
 
 def too_many(name: str, options: Xlsx) -> TooManyRows:
-    """Return the error of more rows than a sheet holds."""
     return TooManyRows(
         f"sheet {name!r} has more than {options.rows_per_sheet:,} rows;"
         " set format.overflow to 'sheets' or 'files', or order less"

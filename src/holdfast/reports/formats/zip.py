@@ -30,7 +30,6 @@ class ZipStream:
         self._directory: list[bytes] = []
 
     def entry(self, name: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the bytes of one compressed entry."""
         start, encoded = self._position, name.encode()
         deflate = Deflate(self._level, self._workers)
         head = struct.pack(
@@ -46,7 +45,6 @@ class ZipStream:
         self._directory.append(_directory_entry(encoded, deflate, start))
 
     def end(self) -> bytes:
-        """Return the directory."""
         start, count = self._position, len(self._directory)
         directory = b"".join(self._directory)
         size = len(directory)

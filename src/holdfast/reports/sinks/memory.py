@@ -61,7 +61,6 @@ class MemorySink(SinkBase):
         self.closed = True
 
     def check_open(self) -> None:
-        """Raise Unavailable once the connection is closed."""
         if self.closed:
             raise Unavailable("the connection is closed")
 

@@ -58,7 +58,6 @@ class HttpFile(io.RawIOBase):
 
     @property
     def connected(self) -> bool:
-        """Whether a connection to the server is open."""
         return self._connection is not None
 
     def readable(self) -> bool:

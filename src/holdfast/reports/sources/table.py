@@ -6,7 +6,7 @@ import difflib
 import hashlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,14 +38,11 @@ SOURCE, FILES = "holdfast.source", "holdfast.files"
 _HEADS_AT_ONCE = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(NamedTuple):
     place: SourceFile
-    files: FormatReader
-    stored: pa.Schema
+    reader: FormatReader
+    head: FileHead
     schema: Mapping[str, pa.DataType]
-    rows: int | None
-    blank: bool
 
 
 def open_table(table: Table, secrets: Secrets, field: str, roots: Sequence[str] = ()) -> TableReader:
@@ -70,10 +67,7 @@ def open_table(table: Table, secrets: Secrets, field: str, roots: Sequence[str] 
     full = [one for one in found if not one[2].blank] or [
         (place, reader, _ordered_head(table, field)) for place, reader, _ in found
     ]
-    files = [
-        _File(place, reader, head.schema, _columns(place, head), head.rows, head.blank)
-        for place, reader, head in full
-    ]
+    files = [_File(place, reader, head, _columns(place, head)) for place, reader, head in full]
     return TableReader(table, files, field)
 
 
@@ -126,7 +120,7 @@ class TableReader:
             kind = self._known(key.column, f"sort[{at}].column")
             if pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_interval(kind):
                 self._refuse(f"sort[{at}].column", f"{key.column} is of type {kind}, which has no order")
-        counts = [file.rows for file in files]
+        counts = [file.head.rows for file in files]
         self.rows = None if table.filter or None in counts else sum(count or 0 for count in counts)
         self.source_bytes = sum(file.place.size for file in files)
         versions = "".join(f"{file.place.url}\0{file.place.version}\0" for file in files)
@@ -200,7 +194,7 @@ class TableReader:
     # --- reading
 
     def _read(self, file: _File, needed: list[str]) -> Iterator[Piece]:
-        if file.blank:
+        if file.head.blank:
             return
         place, own = file.place, file.schema
         on_folders = [keep for condition, keep in self._conditions if condition.column in place.partition]
@@ -220,14 +214,14 @@ class TableReader:
                 for condition, keep in self._conditions
                 if (name := condition.column) in inside
                 and own[name] == self._types[name]
-                and applies(condition, keep, file.stored.field(name))
+                and applies(condition, keep, file.head.schema.field(name))
             ]
         )
         keep = all_of([keep for _, keep in self._conditions])
         with readable(place.url):
             # A report may have the folders' columns alone; then one column shows the number of rows.
             columns = inside or [name for name in own if name not in place.partition][:1]
-            for batch, spent in file.files.read(place, columns, pushed):
+            for batch, spent in file.reader.read(place, columns, pushed):
                 names = dict.fromkeys([*needed, *filtered])
                 rows = pa.table([self._column(file, batch, name) for name in names], names=list(names))
                 if keep is not None:

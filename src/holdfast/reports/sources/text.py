@@ -179,7 +179,6 @@ def _pieces(place: SourceFile, file: pa.NativeFile, reader: pa.RecordBatchReader
 
 
 def _is_blank(place: SourceFile) -> bool:
-    """Return whether the file is empty, or holds only white space."""
     with place.open() as file:
         plain = _plain(place, file)
         while block := plain.read(BLOCK_BYTES):
@@ -189,7 +188,6 @@ def _is_blank(place: SourceFile) -> bool:
 
 
 def _without_times(kind: pa.DataType) -> pa.DataType:
-    """Return the type with text in place of timestamps."""
     if pa.types.is_timestamp(kind):
         return pa.string()
     if pa.types.is_struct(kind):

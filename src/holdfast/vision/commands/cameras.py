@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def counting() -> Progress:
-    """Return a display on stderr of the frames sent."""
     description = TextColumn("{task.description}", markup=False)  # an address may hold brackets
     columns = SpinnerColumn(), description, TextColumn("{task.completed} frames")
     return Progress(*columns, TimeElapsedColumn(), console=output.error_console())

@@ -94,7 +94,6 @@ class Control(ftplib.FTP):
         return found[0].lower() if found else ""
 
     def make_folders(self, name: str) -> None:
-        """Make the missing folders of ``name``."""
         segments = name.split("/")[:-1]
         for depth in range(1, len(segments) + 1):
             with contextlib.suppress(ftplib.error_perm):  # it exists, or the next command reports the reason
@@ -112,7 +111,6 @@ class Control(ftplib.FTP):
             self.rename(source, target)
 
     def transfercmd(self, cmd: str, rest: int | str | None = None) -> socket.socket:
-        """Begin a transfer, and return the data connection."""
         connection, _ = self.ntransfercmd(cmd, rest)
         if self._context is None:
             return connection

@@ -118,7 +118,6 @@ class HttpSink(SinkBase):
             await self._http.close()
 
     def url(self, name: str) -> URL:
-        """Return the URL of a file. Raises InvalidMessage."""
         return URL(f"{self._root}/{quote(check(name), safe='/')}", encoded=True)
 
     def http(self) -> aiohttp.ClientSession:

@@ -166,7 +166,6 @@ class S3Sink(SinkBase):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of a new object."""
         return {"Content-Type": CONTENT_TYPE} | self._url.headers
 
     async def call(

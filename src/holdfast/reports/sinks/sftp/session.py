@@ -83,7 +83,6 @@ class SftpSession:
         self._closed = False
 
     async def client(self) -> asyncssh.SFTPClient:
-        """Return the connected client."""
         async with self._connecting:
             if self._closed:
                 raise Unavailable(f"the connection to {self.url} is closed")

@@ -97,7 +97,6 @@ class SftpSink(SinkBase):
         await self.session.close()
 
     def path(self, name: str) -> str:
-        """Return the path of the file of that name on the server."""
         return f"{self._root}/{name}" if self._root else name
 
     async def _make_folders(self, client: asyncssh.SFTPClient, name: str) -> None:
