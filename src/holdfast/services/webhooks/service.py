@@ -26,7 +26,7 @@ class WebhookService(TargetService):
             parts = urlsplit(url)
             _ = parts.port
         except ValueError as error:
-            raise ConfigError(f"target is {redact_url(url)!r}: that is no URL: {error}") from None
+            raise ConfigError(f"target is {redact_url(url)!r}: it isn't a URL ({error})") from None
         if "@" in parts.netloc:
             problem = "it holds a user, and webhooks are signed instead: put a secret into target_secrets"
         elif not parts.hostname:
