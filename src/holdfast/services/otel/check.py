@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -17,27 +20,18 @@ TIMEOUT_S = 2.0
 
 async def takes_spans(url: str) -> bool:
     """Return True if the collector at ``url`` takes a request without spans."""
-    return await asyncio.to_thread(_takes_spans, url)
+    return await asyncio.to_thread(_takes, OTLPSpanExporter, exporter, url, [])
 
 
 async def takes_metrics(url: str) -> bool:
     """Return True if the collector at ``url`` takes a request without metrics."""
-    return await asyncio.to_thread(_takes_metrics, url)
+    return await asyncio.to_thread(_takes, OTLPMetricExporter, metrics, url, MetricsData([]))
 
 
-def _takes_spans(url: str) -> bool:
-    logging.getLogger(exporter.NOISY).setLevel(logging.CRITICAL)
-    asking = OTLPSpanExporter(exporter.endpoint_of(url, exporter.PATH), timeout=TIMEOUT_S)
+def _takes(make: Callable[..., Any], module: ModuleType, url: str, nothing: Any) -> bool:
+    logging.getLogger(module.NOISY).setLevel(logging.CRITICAL)
+    asking = make(exporter.endpoint_of(url, module.PATH), timeout=TIMEOUT_S)
     try:
-        return asking.export([]) is SpanExportResult.SUCCESS
-    finally:
-        asking.shutdown()  # type: ignore[no-untyped-call]
-
-
-def _takes_metrics(url: str) -> bool:
-    logging.getLogger(metrics.NOISY).setLevel(logging.CRITICAL)
-    asking = OTLPMetricExporter(exporter.endpoint_of(url, metrics.PATH), timeout=TIMEOUT_S)
-    try:
-        return asking.export(MetricsData([])) is MetricExportResult.SUCCESS
+        return asking.export(nothing) in (SpanExportResult.SUCCESS, MetricExportResult.SUCCESS)
     finally:
         asking.shutdown()

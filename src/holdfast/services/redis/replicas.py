@@ -102,6 +102,11 @@ class ConfirmedConnection(RedisConnection):
     def __init__(self, address: RedisAddress, meter: Meter) -> None:
         super().__init__(address, meter, timeout_s=WAIT_S + TIMEOUT_S)
 
+    @classmethod
+    def beside(cls, connection: RedisConnection) -> RedisConnection:
+        """Return a confirmed connection if the address asks for replicas, else ``connection``."""
+        return cls(connection.address, connection.meter) if connection.address.wait_replicas else connection
+
     async def script(self, script: Script, keys: Sequence[str], *arguments: Word) -> Any:
         # With its text: what goes together with WAIT can't be sent again, should the digest not be known.
         reply, answered = await self.together(

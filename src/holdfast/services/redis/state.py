@@ -115,11 +115,7 @@ class RedisState:
         self._shards = StateShards(connection)
         self._results = Results(connection, self._shards, clock)
         self._replicas = Replicas(connection) if connection.address.wait_replicas else None
-        self._confirmed = (
-            ConfirmedConnection(connection.address, connection.meter)
-            if connection.address.wait_replicas
-            else connection
-        )
+        self._confirmed = ConfirmedConnection.beside(connection)
         self._restored = StateShards(self._confirmed)
 
     # --- checkpoints

@@ -83,11 +83,7 @@ class RedisTasks(TaskStore):
         self._app = quote(app, safe="")
         self._clock = clock
         self._shards = StateShards(connection)
-        self._confirmed = (
-            ConfirmedConnection(connection.address, connection.meter)
-            if connection.address.wait_replicas
-            else connection
-        )
+        self._confirmed = ConfirmedConnection.beside(connection)
         self._changes = StateShards(self._confirmed)
 
     # --- changes

@@ -6,7 +6,7 @@ import math
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -37,6 +37,8 @@ from holdfast.services.sqlite.database import Database, Transaction, number_abov
 from holdfast.services.sqlite.reservations import Reservations
 from holdfast.services.sqlite.thread import LINGER_S
 from holdfast.system.doorbell import SAFETY_S
+
+T = TypeVar("T")
 
 READY, DELIVERED, DELAYED = 0, 1, 2
 """A message's ``state``."""
@@ -331,27 +333,21 @@ class SqliteQueue(NumberedQueue):
     # --- reservations
 
     async def reserve(self, key: str, holder: str, epoch: int, for_s: float) -> bool:
-        number = await self._number()
-        return await self._database.write(
-            lambda transaction: self._reservations.reserve(
-                transaction, number, self._clock.monotonic(), key, holder, epoch, for_s
-            )
-        )
+        return await self._reserving(self._reservations.reserve, key, holder, epoch, for_s)
 
     async def keep(self, keys: Sequence[str], holder: str, for_s: float) -> list[str]:
-        if not keys:
-            return []
-        number = await self._number()
-        return await self._database.write(
-            lambda transaction: self._reservations.keep(
-                transaction, number, self._clock.monotonic(), keys, holder, for_s
-            )
-        )
+        return await self._reserving(self._reservations.keep, keys, holder, for_s) if keys else []
 
     async def unreserve(self, key: str, holder: str) -> None:
         number = await self._number()
         await self._database.write(
             lambda transaction: self._reservations.end(transaction, number, holder, key)
+        )
+
+    async def _reserving(self, change: Callable[..., T], *arguments: Any) -> T:
+        number = await self._number()
+        return await self._database.write(
+            lambda transaction: change(transaction, number, self._clock.monotonic(), *arguments)
         )
 
     async def take(
