@@ -242,23 +242,16 @@ async def test_what_was_half_sent_is_gone_on_with(desk: Desk) -> None:
     whole(desk)
 
 
-async def test_what_is_made_differently_is_sent_anew(desk: Desk) -> None:
+@pytest.mark.parametrize(
+    "first, then", [(BODY.swapcase(), BODY), (BODY, BODY[:1000])], ids=["other bytes", "fewer bytes"]
+)
+async def test_a_file_of_other_bytes_is_sent_again(desk: Desk, first: bytes, then: bytes) -> None:
     desk.at = LATE
     with pytest.raises(Dead):
-        await desk.deliver(made=chunks(BODY.swapcase()))
+        await desk.deliver(made=chunks(first))
     desk.heal()
-    done = await desk.deliver()
-    assert done.tries == 2
-    whole(desk)
-
-
-async def test_what_is_made_shorter_is_sent_anew(desk: Desk) -> None:
-    desk.at = LATE
-    with pytest.raises(Dead):
-        await desk.deliver(made=chunks(BODY))
-    desk.heal()
-    await desk.deliver(made=chunks(BODY[:1000]))
-    assert desk.files["out/daily.csv"] == BODY[:1000]
+    assert (await desk.deliver(made=chunks(then))).tries == 2
+    assert desk.files["out/daily.csv"] == then
 
 
 async def test_new_content_is_sent_over_the_old_and_what_was_left_is_removed(desk: Desk) -> None:

@@ -86,11 +86,11 @@ class Rig:
             queue=self.queue,
             clock=clock or SystemClock(),
             backoff=Backoff(0.001, 0.01),
-            on_run=self._tell,
+            on_run=self._note,
             on_trouble=self._trouble,
         )
 
-    def _tell(self, run: CameraRun) -> None:
+    def _note(self, run: CameraRun) -> None:
         if run.over:
             self.over.append(run)
         self.changed.set()
