@@ -498,7 +498,7 @@ async def test_a_task_given_to_a_node_does_not_run_again_once_it_has_succeeded(r
     assert await rig.producer.send_stand_in(Order(task_type=TYPE, task_id="t", body=8), 0.0) is None
     assert await rig.store.get("t") == before
     assert not rig.tasks.messages
-    with pytest.raises(OperationRefused, match="'t' has succeeded; only one that failed is run anew"):
+    with pytest.raises(OperationRefused, match="'t' has succeeded; only a failed task runs again"):
         await rig.producer.retry(before)
 
 

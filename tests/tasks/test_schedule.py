@@ -193,7 +193,7 @@ async def test_an_entry_over_the_limit_of_a_schedule_is_refused(monkeypatch: pyt
     rig = ScheduleRig()
     for name in ("a", "b", "a"):
         await rig.set(name, HOURLY)
-    with pytest.raises(ConfigError, match="has 2 entries, and takes no more"):
+    with pytest.raises(ConfigError, match="has 2 entries already"):
         await rig.set("c", HOURLY)
 
 

@@ -182,7 +182,7 @@ def test_the_group_of_a_task_is_read_from_its_body() -> None:
     assert declared(body=Order, group="customer").group_of(body) == "c1"
     assert declared(body=duration_pb2.Duration, group="seconds").group_of(body_of(LONG)) == "90"
     for group in ("missing", lambda body: 1 / 0):
-        with pytest.raises(InvalidMessage, match="task 't' can't tell its group from the body"):
+        with pytest.raises(InvalidMessage, match="task 't' can't read the group from the body"):
             declared(group=group).group_of(body)
     for kind, sent in (
         (Known, body_of({"number": 7})),
@@ -198,7 +198,7 @@ def test_a_body_at_which_its_own_reader_raises_has_no_group_and_is_refused() -> 
         def read_body(data: bytes, name: str) -> None:
             raise SystemExit(name)
 
-    with pytest.raises(InvalidMessage, match=r"can't tell its group from the body: SystemExit\('n'\)"):
+    with pytest.raises(InvalidMessage, match=r"can't read the group from the body: SystemExit\('n'\)"):
         declared(body=Own, group="number").group_of(Body(b"", "n"))
 
 

@@ -89,8 +89,8 @@ class AsyncStreamSender:
             connection: a connection or session with a transaction of yours, in the database that holds the
                 queue (PostgreSQL, or the file of SQLite). The message is sent when you commit, and is not if
                 you roll back. A Session, Connection, AsyncSession or AsyncConnection of SQLAlchemy; a
-                connection of psycopg or Django; or a sqlite3.Connection. Those that aren't asynchronous block
-                the event loop for the moment that the database takes.
+                connection of psycopg or Django; or a sqlite3.Connection. A connection that isn't asynchronous
+                blocks the event loop for the moment that the database takes.
 
         If the message is raw bytes, key, seq and run are sent as its attributes, else as its fields. Raises
         InvalidMessage, which names the field, for a message that the stream can't take; TooLarge; and
@@ -121,7 +121,7 @@ class AsyncClient:
         app: the name of the app, or the App itself: messages to its streams are then checked before they are
             sent.
         config: the config file to use instead of ``holdfast.toml``.
-        settings: those of :class:`~holdfast.config.settings.ClientSettings`. All other settings are found as
+        settings: fields of :class:`~holdfast.config.settings.ClientSettings`. All other settings are found as
             a node finds them: in the environment (``HOLDFAST_…``), ``.env`` and ``holdfast.toml``. If
             ``registry_url`` alone is given, the first call reads the other URLs from the registry, where
             nodes write them. It raises ConfigError if no node has done so yet.
@@ -192,7 +192,7 @@ class AsyncClient:
         return AsyncStreamSender(producer)
 
     def _look_for(self, stream: str, services: Services) -> None:
-        """Have it warned once of a stream that no node runs, if this program was told where nodes are."""
+        """Warn once of a stream that no node runs, if the settings say where nodes are."""
         config = services.config
         if not {"url", "coordinator_url"} & config.model_fields_set and (
             config.coordinator_url != config.queue_url
@@ -242,7 +242,7 @@ class AsyncClient:
             after: the cursor behind which to begin (default: at the saved cursor of ``reader``, else at the
                 oldest result that is kept).
             reader: a name under which the registry keeps how far the results are read. Asking for the next
-                result acknowledges the one before it; after a crash, those of the last second may come again.
+                result acknowledges the one before it; the last ones may come again after a crash.
             follow: whether to wait for further results, for ever, instead of ending.
 
         Raises ReaderLost if another program has begun to read under the same name; ResultsExpired if results
@@ -278,7 +278,7 @@ class AsyncClient:
             task_type: the declared name of the task's type.
             body: what the handler gets: an object of the declared type, a protobuf message, a text, or any
                 value that JSON can hold.
-            options: those of :meth:`holdfast.TaskType.send`, such as ``delay_s``.
+            options: as for :meth:`holdfast.TaskType.send`, such as ``delay_s``.
 
         Raises InvalidMessage for a body that can't be sent or an impossible option, TooLarge, ConfigError,
         and Unavailable or OutcomeUnknown if the queue or the task store doesn't answer.
@@ -375,8 +375,8 @@ class AsyncClient:
         return await (await self._producer()).wait(task_id, timeout_s)
 
     async def briefs(self, *, follow: bool = True) -> AsyncGenerator[Brief]:
-        """Yield briefs, the outcomes of tasks: with ``follow`` for ever as they come, else those that wait
-        now. A brief comes again unless its ``ack()`` is called."""
+        """Yield outcome events of tasks: with ``follow`` for ever as they come, else all that wait now. An
+        event comes again unless its ``ack()`` is called."""
         async with contextlib.aclosing((await self._producer()).briefs(follow=follow)) as briefs:
             async for brief in briefs:
                 yield brief
@@ -396,7 +396,7 @@ class AsyncClient:
         error: str = "",
     ) -> int:
         """Copy dead letters to a file of JSON lines, ``sqlite:///FILE`` or ``postgresql://USER@HOST/NAME``.
-        Those that are already there are left out. Returns how many were copied.
+        Letters that are already there are left out. Returns how many were copied.
 
         Args:
             target: the file's path, or a URL.
@@ -404,7 +404,7 @@ class AsyncClient:
             task_id: only the task with this id (default: all).
             since: only those dead-lettered at this wall time, in seconds, or later (default: all).
             until: only those dead-lettered before this wall time, in seconds (default: all).
-            error: only those whose reason this regular expression finds (default: all).
+            error: only letters whose reason this regular expression finds (default: all).
         """
         letters = await self._dead_letters()
         choice = Choice(task_id=task_id, since=since, until=until, error=error)

@@ -107,7 +107,7 @@ class Client:
 
     def close(self) -> None:
         """Close all connections. Calls that wait in other threads end with RuntimeError. After a fork, this
-        does nothing: the connections are those of the process before it."""
+        does nothing: the connections belong to the parent process."""
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -272,7 +272,7 @@ class Client:
             return future.result()
         except concurrent.futures.CancelledError:
             raise RuntimeError("the client is closed") from None
-        except BaseException:  # such as KeyboardInterrupt: nobody waits for the answer any more
+        except BaseException:  # such as KeyboardInterrupt: the answer is not needed any more
             future.cancel()
             raise
 
@@ -291,7 +291,7 @@ async def _next(found: AsyncGenerator[T]) -> T | None:
 
 
 async def _close(found: AsyncGenerator[Any]) -> None:
-    # Until the call that was given up has ended, which nobody tells.
+    # Wait until the abandoned call has ended; there is no event for that.
     while getattr(found, "ag_running", False):  # noqa: ASYNC110
         await asyncio.sleep(0)
     await found.aclose()

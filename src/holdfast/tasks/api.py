@@ -29,7 +29,7 @@ from holdfast.tasks.producer import Producer, refuse_batch
 
 PATH = "/v1/tasks"
 BODY_S = 30.0
-"""How long a request's body may take to arrive."""
+"""Seconds within which a request's body must arrive."""
 
 FORM_TYPES = ("text/plain", "multipart/form-data", "application/x-www-form-urlencoded")
 """Content types that a page of any site may send without the browser's check. They are refused."""
@@ -68,9 +68,9 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TaskStanding(msgspec.Struct):
-    """The state of a task, as the API shows it. ``delayed_until`` is when a delayed one may begin, and
-    ``cancelled`` says of one that failed or timed out that somebody had cancelled it. ``earlier`` has a line
-    for each attempt before the last one."""
+    """The state of a task, as the API shows it. ``delayed_until`` is when a delayed task may begin.
+    ``cancelled``: it was cancelled, and has failed or timed out. ``earlier`` has a line for each attempt
+    before the last one."""
 
     task_id: str = msgspec.field(name="trace_id")
     task_type: str

@@ -51,8 +51,8 @@ NO_TIME_TO_STORE = frozenset({Stop.DRAIN, Stop.REISSUE, Stop.LAPSED})
 
 
 class TaskAttempts:
-    """Begins attempts at the tasks of ``held`` in ``slots``, no more than ``limiter`` grants, and for a type
-    with a rate no more than there are ``permits``. ``completer`` ends the tasks that have an outcome.
+    """Begins attempts at the tasks of ``held`` in ``slots``. ``limiter`` grants how many may run, and a type
+    with a rate needs ``permits``. ``completer`` ends the tasks that have an outcome.
 
     Attributes:
         rates: takes the permits.

@@ -46,7 +46,7 @@ RATE_WAITS = 10
 """The longest waits over which the rate of outcomes is averaged."""
 
 ALONE = 8
-"""How many times shorter the longest wait is while no other task of the node may join the call."""
+"""Divisor of the longest wait while no other task of the node may join the call."""
 
 
 class Ending(NamedTuple):

@@ -23,10 +23,10 @@ UNLIMITED = 2**31
 """The grant of a node if there is no limit."""
 
 LEASE_S = 30.0
-"""How long a grant is valid after its last renewal. The grant of a dead node is free after this time."""
+"""Seconds for which a grant is valid after its last renewal. The grant of a dead node is free after that."""
 
 RENEWALS = rules.LOOKS
-"""How many renewals there are in one lease."""
+"""Renewals in one lease."""
 
 LOOK_S = 0.25
 """The shortest pause between a node's reads of the limits and of what the others want."""
@@ -41,17 +41,15 @@ class _Sent(NamedTuple):
 
 
 class GrantHolder(Protocol):
-    """The part of a node that runs the tasks which a grant allows."""
+    """The part of a node that runs the granted tasks."""
 
     @property
     def running(self) -> int:
         """The number of tasks that run here now."""
 
     def limits_changed(self) -> None:
-        """Apply changed values of ``granted`` and ``until``.
-
-        If ``granted`` became lower, no task above it may begin after this returns: the others learn only then
-        that they may use the rest."""
+        """Apply changed values of ``granted`` and ``until``. After this returns, no task above a lower grant
+        may begin: only then the other nodes may use the rest."""
 
 
 class ConcurrencyLimiter:
@@ -131,7 +129,7 @@ class ConcurrencyLimiter:
         self._tasks.repeat(self._watch, self._clock, self._log)
 
     def want(self, number: int) -> None:
-        """Set how many tasks could run here at once, with those that run already."""
+        """Set how many tasks could run here at once, including the running ones."""
         self._wants = number
         if self._limits.maximum:
             self._woken.set()
@@ -318,8 +316,8 @@ class ConcurrencyLimiter:
         self._renewals[sent.beat] = sent.sent_at
 
     def _fall_back(self, own: Grant | None) -> None:
-        """Have no more than the registry still knows of, and only for as long as others see it: they count
-        from the renewal that was not lost."""
+        """Reduce the grant to what the registry still has. Others count its lease from the last renewal that
+        was not lost."""
         self._granted = min(self._granted, own.count if own else 0)
         if own is not None and own.beat in self._renewals:
             self._lease = Lease(self._lease_s, self._renewals[own.beat], DRIFT)

@@ -26,9 +26,8 @@ TOGETHER = 500
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """A choice of dead letters: those of one task id, dead-lettered in [since, until) (wall times), with a
-    reason that the regular expression ``error`` finds. A value that isn't given chooses all. Raises
-    ConfigError."""
+    """A choice of dead letters: of one task, dead-lettered in [since, until) (wall times), with a reason that
+    the regular expression ``error`` finds. A field that isn't set chooses all. Raises ConfigError."""
 
     task_id: str = ""
     since: float = 0.0
@@ -130,8 +129,8 @@ class TaskDeadLetters:
         return (letter async for letter in found if choice.holds(letter))
 
     async def _each(self, types: Collection[str], do: Callable[[str], Awaitable[T]]) -> list[T]:
-        """Call ``do`` for each type, even if it fails for others. Types that only the store knows may have no
-        queue: a task of such a type was sent, but no app declares it."""
+        """Call ``do`` for each type, even if it fails for others. A type that only the store knows may have
+        no queue, because no app declares it."""
         done, failed = list[T](), dict[str, HoldfastError]()
         for task_type in types or await self._types():
             try:
@@ -152,9 +151,8 @@ class TaskDeadLetters:
         raise kind(f"not done for {', '.join(failed)}; done for all others: {first}") from first
 
     async def _types(self) -> list[str]:
-        """Return the types of all tasks in the store, and those that nodes run: their queues may have dead
-        letters that no task belongs to, because nobody could read them. The record of a batch has no
-        queue."""
+        """Return the types of all tasks in the store, and of all that nodes run: a dead letter that couldn't
+        be read belongs to no task. A batch has no queue."""
         known = {task_type for task_type, _ in await self._store.counts()} - {BATCH}
         try:
             known |= (await self._directory.read()).types.keys()

@@ -68,12 +68,12 @@ class DelayedTasks:
         try:
             ended = await self._store.cancel(task.task_id, f"its queue refuses it: {error}")
             if ended is not None and ended.message:
-                await self._tell(ended)
+                await self._notify(ended)
         except HoldfastError as failure:
             self._host.log.warning("cannot end delayed task", task_id=task.task_id, error=str(failure))
 
-    async def _tell(self, task: Task) -> None:
-        """Have the producer of a task told that it has ended, and all else done that follows upon that."""
+    async def _notify(self, task: Task) -> None:
+        """Send the message of an ended task, so that a node notifies its producer and sends what follows."""
         try:
             await self._producer.send_ended(task)
         except (TooLarge, InvalidMessage) as error:

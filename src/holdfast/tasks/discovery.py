@@ -17,10 +17,10 @@ from holdfast.registration.services import service_of
 from holdfast.tasks.documents import change, record_in
 
 REFRESH_S = 15.0
-"""How often a node checks that its entry is there, and that entries of dead nodes are removed."""
+"""Seconds between two checks of a node that its entry is there, and entries of dead nodes are removed."""
 
 APPS = "apps/"
-"""What the names of documents begin with that tell of an app."""
+"""The prefix of the names of documents about apps."""
 
 SHARED = ("queue_url", "tasks_url", "coordinator_url", "values_url")
 """Settings that a node or a producer may read from the registry."""
@@ -35,8 +35,8 @@ class DeclaredTimes(msgspec.Struct, frozen=True):
 
 
 class NodeEntry(msgspec.Struct, frozen=True):
-    """A living node: its name, its HTTP address, the types of tasks that it runs, and what it does by the
-    clock. ``times`` has when, of what its code declares."""
+    """A living node: its name, its HTTP address, its types of tasks, and the names of what it does by the
+    clock, with the times that its code declares."""
 
     node: str
     address: str
@@ -83,27 +83,26 @@ def withdrawn(listing: Listing, member: str) -> Listing:
 
 
 def shareable(settings: Mapping[str, str], registry_url: str) -> dict[str, str]:
-    """Return those of a node's settings that other processes can use. Files and secrets are left out. A URL
-    with the same user and password as the registry is stored without them, because every reader of the
-    registry has them."""
-    told: dict[str, str] = {}
+    """Return the settings of a node that other processes can use, without files and secrets. A URL with the
+    registry's user and password is stored without them, because every reader of the registry has them."""
+    shared: dict[str, str] = {}
     for name, value in settings.items():
         url = urlsplit(value)
         if name not in SHARED or not value or service_of(value).one_host:
             continue
         if not url.password:
-            told[name] = value
+            shared[name] = value
         elif _user(value) == _user(registry_url) and _servers(value) == _servers(registry_url):
-            told[name] = _as_user(value, "")
-    return told
+            shared[name] = _as_user(value, "")
+    return shared
 
 
-def usable(told: Mapping[str, str], registry_url: str) -> dict[str, str]:
+def usable(settings: Mapping[str, str], registry_url: str) -> dict[str, str]:
     """Return settings from the registry, with the registry's user and password added to URLs of the same
     servers."""
     return {
         name: _as_user(value, _user(registry_url)) if _servers(value) == _servers(registry_url) else value
-        for name, value in told.items()
+        for name, value in settings.items()
     }
 
 
@@ -144,7 +143,7 @@ class Announcer:
         node: the name of the node.
         types: the types of tasks that it runs.
         deeds: the names of what it does by the clock.
-        times: when it does those that its code declares.
+        times: when, for what its code declares.
         member: returns the id of its present membership; empty if it has none.
         living: returns the ids of all living memberships, as this node knows them.
         settings: the settings that others may use too (see :func:`shareable`).

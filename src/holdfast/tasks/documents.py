@@ -15,7 +15,7 @@ from holdfast.ports.registry import Document, Registry
 RecordT = TypeVar("RecordT", bound=msgspec.Struct)
 
 CONFLICTS_MAX = 20
-"""How many times a write is repeated after somebody else wrote first."""
+"""The most repeats of a write after another process wrote first."""
 
 CONFLICT_S = 0.2
 """The longest pause between such writes."""
@@ -30,8 +30,8 @@ def record_in(document: Document | None, kind: type[RecordT]) -> RecordT:
         return msgspec.json.decode(document.body, type=kind)
     except UNREADABLE as error:
         raise InvalidMessage(
-            f"the document {document.name} in the registry can't be read ({error}); whoever changes it next"
-            " writes it anew"
+            f"the document {document.name} in the registry can't be read ({error}); the next change"
+            " replaces it"
         ) from error
 
 

@@ -1,10 +1,8 @@
 """Hands over the effects of tasks that have ended.
 
-They stand in the task's record since its outcome does, by one write, and its message isn't deleted before all
-of them are taken. If a target doesn't take one for now, the message goes back to its queue for a while, and
-whoever receives it next goes on. What was taken is noted in the record, so that only what is left is sent
-again.
-"""
+They are stored with the outcome, in one write, and the message isn't deleted before all of them are taken. If
+a target takes one later, the message goes back to its queue for a while, and its next receiver goes on. The
+record notes what was taken, so that only the rest is sent again."""
 
 from __future__ import annotations
 
@@ -78,9 +76,8 @@ class EffectSender:
         return max(effects.rest_until(now, now + ahead_s) - now - ahead_s, WAIT_S)
 
     async def _by_the_store_s_clock(self, task: Task) -> tuple[tuple[Effect, ...], float]:
-        """Return the pending effects, and by how much the clock that dates them is ahead of this node's
-        monotonic one. Where an effect has a delay, that is the store's: nodes may have clocks that disagree,
-        or are set meanwhile."""
+        """Return the pending effects, and how far the clock that dates them is ahead of this node's monotonic
+        one. For a delay that is the store's clock: clocks of nodes may disagree, or be set meanwhile."""
         left = decode_effects(task.effects)
         if not any(effect.not_before for effect in left):
             return left, self._clock.wall() - self._clock.monotonic()
@@ -125,7 +122,7 @@ class EffectSender:
 
 
 def _without(effects: tuple[Effect, ...], changes: EffectChanges) -> tuple[Effect, ...]:
-    """Return the effects without those that were taken; those that were refused say why."""
+    """Return the pending effects; a refused one says why."""
     refused = {each.id: each.reason for each in changes.refused}
     return tuple(
         msgspec.structs.replace(each, refused=refused.get(each.id, each.refused))

@@ -1,11 +1,9 @@
 """Follow-ups: the tasks that are sent once another has ended.
 
-They travel in its message, and are in its record from the beginning of each attempt, so that they stand there
-with the outcome, by one write. After that they are sent, before the brief and before the message is deleted:
-who receives the message of a task that has ended, and finds that no brief was sent, sends its follow-ups.
-Their task ids are made from the task and the epoch of its outcome, so a second hand-over makes no second
-task.
-"""
+They travel in its message, and are in its record from the beginning of each attempt, so they are stored with
+the outcome in one write. They are sent before the outcome event: the receiver of a message of an ended task
+whose event was never sent sends its follow-ups. Their ids are made of the task and the epoch of its outcome,
+so a second sending makes no second task."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from holdfast.tasks.outcome import RESULT_BYTES_MAX, Outcome
 from holdfast.tasks.wire import Envelope, SentTask, decode_follow_ups, encode_event
 
 DETAIL_CHARS = 1000
-"""How many characters of the reason a follow-up is told, and remain in a brief that was too large."""
+"""The most characters of a reason in a follow-up, or in an outcome event that was too large."""
 
 AFTER_BYTES_MAX = RESULT_BYTES_MAX * 4 // 3 + (10 << 10)
 """The most bytes that the outcome of the task before adds to the message of a follow-up."""
@@ -43,9 +41,8 @@ class DueFollowUp(msgspec.Struct, frozen=True):
 
 
 def due(task: Task, outcome: Outcome, message: SentTask, traceparent: str = "") -> list[DueFollowUp]:
-    """Return what follows upon the outcome of a task: nothing if its brief was sent, because all of it was
-    handed over before. ``message`` is the one in hand; it counts for a task that ended before an attempt had
-    begun."""
+    """Return the follow-ups of an outcome. If its event was sent, they were sent before. ``message`` counts
+    for a task that ended before an attempt had begun."""
     if task.briefed:
         return []
     stored = task.attempts or task.members
@@ -69,13 +66,13 @@ def due(task: Task, outcome: Outcome, message: SentTask, traceparent: str = "") 
 
 
 def without_value(follow_up: DueFollowUp, outcome: Outcome, why: Exception) -> DueFollowUp:
-    """Return a follow-up that is told no value, because its queue can't take that."""
+    """Return a follow-up without the value of the task before it, which its queue can't take."""
     detail = f"its value is left out: {why}"
     after = event_of(msgspec.structs.replace(outcome, value=None, stored=None, detail=detail))
     return msgspec.structs.replace(follow_up, task=msgspec.structs.replace(follow_up.task, after=after))
 
 
 def event_of(outcome: Outcome) -> bytes:
-    """Return the brief of an outcome as a follow-up is told it."""
+    """Return the outcome event that a follow-up carries."""
     envelope = Envelope(app=outcome.app, task_id=outcome.task_id, task_type=outcome.task_type)
     return encode_event(envelope, msgspec.structs.replace(outcome, detail=outcome.detail[:DETAIL_CHARS]))

@@ -20,12 +20,11 @@ SEND_DELAY_MAX_S = 86_400.0
 
 
 class Cancelled(BaseException):
-    """The attempt must end: its timeout is over, somebody cancelled it, or its delivery lapsed.
+    """The attempt must end: its timeout is over, it was cancelled, or its delivery lapsed.
 
     It is raised once, in the middle of the handler. The handler may clean up and must then let it pass; after
     half a second its process may be killed. It is no ``Exception``, so that a handler that catches
-    ``Exception`` doesn't catch it.
-    """
+    ``Exception`` doesn't catch it."""
 
 
 class Retry(Exception):
@@ -64,7 +63,7 @@ class Job(Protocol):
     """The number of the attempt: 1 for the first, ``tries`` for the last."""
     tries: int
     pauses: int
-    """How many pauses earlier attempts have asked for, by raising :class:`holdfast.Retry`."""
+    """The number of pauses that earlier attempts asked for, by raising :class:`holdfast.Retry`."""
     epoch: int
     """The fencing token, which is higher with each attempt of the task. Pass it to systems that can refuse a
     lower one: an attempt that was replaced then does no harm there."""

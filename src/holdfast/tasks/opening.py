@@ -1,4 +1,4 @@
-"""Opens what the senders of tasks need, and those who look after tasks: producers, settings, dead letters."""
+"""Opens producers, settings and dead letters of tasks, for senders and operators."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
     from holdfast.tasks.values import TaskValues
 
 PRODUCER_NEEDS = ("queue_url", "tasks_url")
-"""What producers can't do without."""
+"""The settings that a producer needs."""
 
 
 async def discovered(
     config: Config, app: Callable[[], str], *, needs: Collection[str] = (), reads_only: bool = False
 ) -> Config:
-    """The config with what is not set, and told by the registry of the app that ``app`` names. Nobody is
-    asked unless the registry is set by itself. ``reads_only`` is as that of ``Services``. Raises as the
-    registry does, or InvalidMessage; ConfigError if nobody has told it what the caller ``needs``."""
+    """Return the config with the missing settings of the app that ``app`` names, as the registry has them.
+    The registry is read only if it is set by itself. ``reads_only`` is as for ``Services``. Raises as the
+    registry does, InvalidMessage, and ConfigError if the registry lacks a setting that the caller
+    ``needs``."""
     from holdfast.tasks.discovery import SHARED, Directory, usable  # noqa: PLC0415
 
     missing = [name for name in SHARED if not {name, "url"} & config.model_fields_set]
@@ -42,21 +43,21 @@ async def discovered(
         return config
     async with Services(config, reads_only=reads_only) as services:
         listing = await Directory(services.registry(), app(), services.clock).read()
-    told = {name: listing.settings[name] for name in missing if name in listing.settings}
-    unknown = [name for name in missing if name in needs and name not in told]
+    known = {name: listing.settings[name] for name in missing if name in listing.settings}
+    unknown = [name for name in missing if name in needs and name not in known]
     if unknown and not service_of(config.registry_url).one_host:
         raise ConfigError(
-            f"registry_url is {redact_url(config.registry_url)!r}, and no node has told it"
-            f" {' and '.join(unknown)} of app {app()!r}: start a node of it first, or set {unknown[0]} here"
-            " as the nodes have it"
+            f"registry_url is {redact_url(config.registry_url)!r}, and no node has written"
+            f" {' and '.join(unknown)} of app {app()!r} there: start a node of it first, or set {unknown[0]}"
+            " here as the nodes have it"
         )
-    return config.model_copy(update=usable(told, config.registry_url))
+    return config.model_copy(update=usable(known, config.registry_url))
 
 
 @contextlib.asynccontextmanager
 async def producing(config: Config, app: str, *, reads_only: bool = False) -> AsyncIterator[Services]:
-    """The services of whoever sends the tasks of the app of that name, or looks after them, found as by
-    ``discovered``. ``reads_only`` is as that of ``Services``."""
+    """Open the services of a producer or operator of an app, found as by ``discovered``. ``reads_only`` is as
+    for ``Services``."""
     found = await discovered(config, lambda: app, needs=PRODUCER_NEEDS, reads_only=reads_only)
     async with Services(found, reads_only=reads_only) as services:
         yield services
@@ -97,7 +98,7 @@ def dead_letter_backups(services: Services, app: str) -> Iterable[tuple[Times, D
 
 
 def make_dead_letters(services: Services, app: str) -> TaskDeadLetters:
-    """The dead letters of the tasks of the app of that name. Raises ConfigError."""
+    """Make the dead letters of an app. Raises ConfigError."""
     from holdfast.tasks.dead_letters import TaskDeadLetters  # noqa: PLC0415
     from holdfast.tasks.discovery import Directory  # noqa: PLC0415
 
@@ -107,7 +108,7 @@ def make_dead_letters(services: Services, app: str) -> TaskDeadLetters:
 
 
 def make_producer(services: Services, app: str) -> Producer:
-    """Make what sends the tasks of the app of that name, and hears of their outcomes. Raises ConfigError."""
+    """Make the producer of an app. Raises ConfigError."""
     from holdfast.tasks.discovery import Directory  # noqa: PLC0415
     from holdfast.tasks.producer import Producer  # noqa: PLC0415
 
@@ -129,7 +130,7 @@ def make_producer(services: Services, app: str) -> Producer:
 
 
 def make_values(services: Services, app: str) -> TaskValues:
-    """Make what stores the values of an app's tasks that are too large for a queue. Raises ConfigError."""
+    """Make the store of an app's large values. Raises ConfigError."""
     from holdfast.tasks.values import TaskValues  # noqa: PLC0415
 
     return TaskValues(app, services.clock, services.value_objects())

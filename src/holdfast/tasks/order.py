@@ -1,5 +1,5 @@
-"""A task to send. It is apart from what sends it, because every program that declares an app imports this
-module."""
+"""A task to send. The module is apart from the producer, because every program that declares an app imports
+it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.common.settings import Count, Delay, Int32, Seconds, faults
 from holdfast.errors import InvalidMessage
 
 FOLLOW_UPS_MAX = 16
-"""How many tasks may follow upon one outcome, and how many may follow each other."""
+"""The most tasks that follow one outcome, and the longest chain of them."""
 
 if TYPE_CHECKING:
     FollowUps: TypeAlias = "Order | Sequence[Order]"
@@ -44,10 +44,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     ``body`` is a protobuf message, a text, or any value that JSON can hold. Without a ``task_id``, the task
     gets a random one, or one made from ``dedupe``. Of all orders of one type with the same ``dedupe``, only
     the first is run. The task may begin after ``delay_s`` seconds, or at the time ``at``. ``group`` names the
-    group whose limits it counts toward, such as a customer. ``timeout_s`` and ``tries`` are instead of those
-    of its type. ``then`` is what is sent once it has succeeded, ``on_failure`` what is sent if it ends
-    otherwise. Raises InvalidMessage, which names the field, for a value of a wrong type or out of range.
-    """
+    group whose limits it counts toward, such as a customer. ``timeout_s`` and ``tries`` replace the type's.
+    ``then`` is sent once the task has succeeded, ``on_failure`` if it ends otherwise. Raises InvalidMessage,
+    which names the field, for a value of a wrong type or out of range."""
 
     task_type: str
     body: Any = None
@@ -81,7 +80,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def types(self) -> set[str]:
-        """Return its type, and those of all tasks that follow."""
+        """Return the types of this task and of all its follow-ups."""
         return {self.task_type}.union(*(each.types for each, _ in self.follow_ups))
 
     @property
@@ -118,4 +117,4 @@ def _longest_chain(order: Order) -> int:
 
 
 Orders = Callable[[datetime], Sequence[Order]]
-"""What ``App.periodic`` decorates: a function that gets the due time and returns the tasks to send."""
+"""The function that ``App.periodic`` decorates: it gets the due time and returns the tasks to send."""

@@ -11,19 +11,18 @@ from holdfast.common.stored import StoredValue
 from holdfast.rules.tasks.task import State, Task
 
 RESULT_BYTES_MAX = 64 << 10
-"""A result travels in the task's brief, on queues that take no more than 256 KiB or 1 MiB in a call."""
+"""The largest result that travels in an outcome event. Some queues take at most 256 KiB in a call."""
 
 _decode_stored = msgspec.json.Decoder(StoredValue).decode
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Tells how a task ended.
+    """The outcome of a task.
 
-    ``state`` is succeed, failed, timeout or duplicated. ``value`` is what the handler returned: a value that
-    JSON can hold, or None. ``detail`` says why the task did not succeed. Times are wall times in seconds, 0
-    if unknown. ``progress`` goes from 0 to 1. ``epoch`` is the epoch of the attempt that ended the task.
-    ``stored`` says where a value is that is too large for a brief; those who wait for it get the value.
-    """
+    ``state`` is succeed, failed, timeout or duplicated. ``value`` is the handler's result: a JSON value, or
+    None. ``detail`` says why the task did not succeed. Times are wall times in seconds, 0 if unknown.
+    ``progress`` goes from 0 to 1. ``epoch`` is the epoch of the attempt that ended the task. ``stored`` says
+    where a large value is; ``wait`` and ``briefs`` read it."""
 
     task_id: str = msgspec.field(name="trace_id")
     state: State

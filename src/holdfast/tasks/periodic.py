@@ -30,8 +30,8 @@ LOOK_S = 30.0
 could."""
 
 AHEAD_S = 3600.0
-"""How far ahead of this node's clock the last time of a periodic may be, and the time from which one counts.
-One further ahead is that of a clock that was wrong, and waiting for it could take years."""
+"""Seconds by which the recorded time of a periodic may be ahead of this node's clock. A later time comes from
+a wrong clock, and waiting for it could take years."""
 
 FIRINGS_MAX = 1000
 """The most missed times that are caught up at once; of more, the newest ones."""
@@ -40,7 +40,7 @@ DLQ_BACKUP = "dlq-backup"
 """The name of the back-up of dead letters among an app's periodics."""
 
 Deed = Callable[[datetime], Awaitable[None]]
-"""What is done at each time. If it raises HoldfastError, it is repeated as long as the window lasts."""
+"""The work at each time. If it raises HoldfastError, it is repeated as long as the window lasts."""
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,14 +209,14 @@ class Scheduler:
     async def _fire(
         self, times: Times, deed: Deed, due: Sequence[datetime], known: Collection[float]
     ) -> tuple[tuple[float, ...], list[Exception]]:
-        """Do a deed at each time but those that are ``known`` as done. Return which are done by now, and the
-        failures: one that fails keeps no later one back."""
+        """Do a deed at each time that isn't ``known`` as done. Return the times that are done by now, and the
+        failures: a failure keeps no later time back."""
         done, failures = list[float](), list[Exception]()
         for moment in due:
             if moment.timestamp() not in known:
                 try:
                     await deed(moment)
-                except Exception as error:  # noqa: BLE001 - told once all are tried
+                except Exception as error:  # noqa: BLE001 - raised once all are tried
                     failures.append(error)
                     continue
                 self._log.info("periodic fired", periodic=times.name, at=moment.isoformat())

@@ -64,7 +64,7 @@ from holdfast.tasks.wire import (
 )
 
 READ_AGAIN = Backoff(0.1, 2.0)
-"""The pauses before briefs are received again while their queue doesn't answer."""
+"""The pauses before outcome events are received again while their queue doesn't answer."""
 
 EVENT_VISIBILITY_S = 60.0
 """Seconds after which an outcome event that isn't acknowledged comes again."""
@@ -72,34 +72,33 @@ EVENT_VISIBILITY_S = 60.0
 DROPPED_MAX = 10_000
 """The most outcome events that are dropped in one round."""
 
-LOOK_S = 60.0
-"""The shortest pause between two reads of which nodes run which types of tasks."""
+TYPES_S = 60.0
+"""The shortest seconds between two reads of the types that nodes run."""
 
 CANCELS_MAX = 100
-"""How many tasks of a batch are cancelled at once."""
+"""The most tasks of a batch that are cancelled at once."""
 
 ACK_LINGER_S = 0.2
 RECEIVE_WAIT_S = 20.0
 POLL_FIRST_S, POLL_MAX_S = 0.005, 0.5
 
-FAILED_TOLD = 10
-"""Of the tasks of a batch that failed, so many are named in an error."""
+FAILED_NAMED = 10
+"""The most failed tasks of a batch that an error names."""
 
 STAND_IN_S = 5.0
-"""How long the queue hides the message of a task that was given to a node directly. The task should have
-begun by then."""
+"""Seconds for which the queue hides the message of a task that was given to a node directly. The task should
+have begun by then."""
 
 
 class Brief(msgspec.Struct, frozen=True):
-    """An outcome that has arrived. It comes again until ``ack`` is called."""
+    """An outcome event that has arrived. It comes again until ``ack`` is called."""
 
     outcome: Outcome
     ack: Callable[[], None]
 
 
 class _Sending(NamedTuple):
-    """A task that is ready to be sent, and its message. It may begin after ``delay_s`` seconds. ``hops``
-    effects led to it, and ``traceparent`` is its place in a trace."""
+    """A task that is ready to be sent, and its message. ``hops`` effects led to it."""
 
     envelope: Envelope
     body: bytes
@@ -117,7 +116,7 @@ class _Sending(NamedTuple):
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Those of its message."""
+        """The attributes of its message."""
         marks = {HOPS: str(self.hops)} if self.hops else {}
         return marks | ({TRACEPARENT: self.traceparent} if self.traceparent else {})
 
@@ -149,7 +148,7 @@ class Producer:
         self._declared = declared
         self._values = values or TaskValues(app, clock)
         self._known = set[str]()
-        self._look_at = -math.inf
+        self._read_types_at = -math.inf
         self._acked: list[str] = []
         self._acking = asyncio.Event()
         self._unread: list[collections.deque[Delivery]] = []
@@ -166,7 +165,7 @@ class Producer:
         sent = [await self._checked(order, self.delay_s(order)) for order in orders]
         if hops:
             sent = [each._replace(hops=count) for each, count in zip(sent, hops, strict=True)]
-        await self._look_for({name for order in orders for name in order.types})
+        await self._warn_of_unknown_types({name for order in orders for name in order.types})
         if traceparents:
             await self._send([s._replace(traceparent=t) for s, t in zip(sent, traceparents, strict=True)])
         else:
@@ -204,7 +203,9 @@ class Producer:
                     named, self.delay_s(order), BatchPlace(task_id, place, len(orders), first)
                 )
             )
-        await self._look_for({name for order in (*orders, whole) for name in order.types} - {BATCH})
+        await self._warn_of_unknown_types(
+            {name for order in (*orders, whole) for name in order.types} - {BATCH}
+        )
         follow_ups = encode_follow_ups(batch.follow_ups)
         (known,) = await self._store.count([CountMember(task_id, len(orders), follow_ups=follow_ups)])
         if not known.ended:
@@ -214,9 +215,8 @@ class Producer:
         return task_id
 
     async def hand_over(self, follow_ups: Sequence[DueFollowUp]) -> None:
-        """Send follow-ups that are due. Those that are known from an earlier hand-over, and have begun or
-        ended, aren't sent again. Raises as ``send``, and InvalidMessage before anything is sent for a type
-        that no queue can be named by."""
+        """Send follow-ups. A follow-up that was sent before, and has begun or ended, isn't sent again. Raises
+        as ``send``, and InvalidMessage before anything is sent for a type that can't name a queue."""
         for kind in {each.type for each in follow_ups}:
             try:
                 task_queue(self._app, kind)
@@ -274,13 +274,15 @@ class Producer:
             await self._store.messages_sent([task.task_id for task in tasks[some]])
 
     async def send_ended(self, task: Task) -> None:
-        """Send the message of a task that has ended while the store kept it, without the body: its queue
-        refuses that, and nobody needs it any more. Whoever receives the message tells the producer, sends
-        what follows, and counts the task in its batch. Raises as ``send``."""
+        """Send the message of a task that has ended while the store kept it, without the body, which its
+        queue refuses. The receiver notifies the producer, sends follow-ups, and counts the task in its batch.
+        Raises as ``send``."""
         body, attributes = without_attributes(task.message)
         known = Envelope(app=self._app, task_id=task.task_id, task_type=task.type)
-        told = msgspec.structs.replace(decode_task(body, known), body=Body(b"null"))
-        await self._queue_of(task.type).send([Outgoing(encode_task(told), attributes, key=task.task_id)])
+        without_body = msgspec.structs.replace(decode_task(body, known), body=Body(b"null"))
+        await self._queue_of(task.type).send(
+            [Outgoing(encode_task(without_body), attributes, key=task.task_id)]
+        )
         await self._store.messages_sent([task.task_id])
 
     def _is_late(self, sending: _Sending) -> bool:
@@ -292,10 +294,10 @@ class Producer:
             self._queues[task_type] = self._queue(task_queue(self._app, task_type))
         return self._queues[task_type]
 
-    async def _look_for(self, types: set[str]) -> None:
+    async def _warn_of_unknown_types(self, types: set[str]) -> None:
         """Warn once about types that no node runs while nodes run others: most are misspelt."""
         now = self._clock.monotonic()
-        if self._declared is None or types <= self._known or now < self._look_at:
+        if self._declared is None or types <= self._known or now < self._read_types_at:
             return
         try:
             declared = await self._declared()
@@ -303,7 +305,7 @@ class Producer:
             self._log.debug("task types unknown", app=self._app, error=str(error))
             declared = ()
         if not declared:
-            self._look_at = now + LOOK_S
+            self._read_types_at = now + TYPES_S
             return
         for name in sorted(types - self._known - {*declared}):
             self._log.warning(
@@ -341,10 +343,9 @@ class Producer:
             pause_s = min(POLL_MAX_S, 2 * pause_s)
 
     async def briefs(self, *, follow: bool = True) -> AsyncGenerator[Brief]:
-        """Yield the outcomes of all tasks of the app: with ``follow`` for ever as they come, else those that
-        wait now. Several readers share them. An outcome may come twice; those of one task id are equal,
-        except for DUPLICATED ones. With ``follow``, an outage of the queue is waited out; else it raises
-        Unavailable."""
+        """Yield the outcome events of the app: with ``follow`` for ever as they come, else all that wait now.
+        Several readers share them. An outcome may come twice; all of one task are equal, except for
+        DUPLICATED ones. With ``follow``, an outage of the queue is waited out; else it raises Unavailable."""
         queue = self._queue(event_queue(self._app))
         holder = f"briefs-{self._clock.new_id()}"
         acking = asyncio.ensure_future(self._acknowledge(queue))
@@ -385,7 +386,7 @@ class Producer:
         return await retry_call(receive_unless_closed, self._clock, READ_AGAIN, failed)
 
     async def close(self) -> None:
-        """Finish reading briefs: delete acknowledged ones and give back unread ones. Readers get no more."""
+        """Finish reading: delete acknowledged outcome events and give unread ones back."""
         self._closes += 1
         if self._unread:
             queue = self._queue(event_queue(self._app))
@@ -410,8 +411,8 @@ class Producer:
         return found
 
     async def _cancel_members(self, batch: Task) -> Task:
-        """Cancel the tasks of a batch that have not ended. Those that were never sent, because their sender
-        has gone, count as failed. Returns the record of the batch."""
+        """Cancel the tasks of a batch that have not ended. A task that was never sent, because its sender is
+        gone, counts as failed. Returns the record of the batch."""
         places = [place for place, mark in enumerate(batch.members) if mark == "0"]
         found = await self._cancel_all(
             [name_in_batch(batch.task_id, place) for place in places], batch.cancel
@@ -480,7 +481,7 @@ class Producer:
 
     async def _dead_letter(self, task: Task) -> DeadLetter:
         if task.state is State.SUCCEEDED:
-            raise OperationRefused(f"task {task.task_id!r} has succeeded; only one that failed is run anew")
+            raise OperationRefused(f"task {task.task_id!r} has succeeded; only a failed task runs again")
         letters = await self._queue_of(task.type).dead_letters(1, key=task.task_id)
         if not letters:
             raise OperationRefused(
@@ -496,7 +497,7 @@ class Producer:
         there is passed over."""
         queue = self._queue_of(task_type)
         of_tasks, of_effects = divided(task_type, letters)
-        one = of_tasks[0].key if len(of_tasks) == 1 else ""  # as where somebody retries a task
+        one = of_tasks[0].key if len(of_tasks) == 1 else ""
         lying = {letter.id async for letter in dead_letters(queue, one or None)} if of_tasks else set[str]()
         sent = await self._redrive_all(queue, [letter for letter in of_tasks if letter.id in lying])
         return sent + await self._resend_effects(queue, of_effects)
@@ -528,8 +529,8 @@ class Producer:
 
     async def redrive_kept(self, task_type: str, letters: Iterable[DeadLetter]) -> tuple[int, int]:
         """Send dead letters of one type from a back-up again, each with all its tries. Returns how many were
-        sent, and how many were left out: their tasks wait, run or have succeeded since, or they are effects
-        that can't be handed over again. Those that are still in the dead-letter queue are removed from it."""
+        sent, and how many were left out: their tasks wait, run or have succeeded since, or their effects
+        can't be handed over again. Letters that are still in the dead-letter queue are removed from it."""
         queue = self._queue_of(task_type)
         again, unknown = list[DeadLetter](), set[str]()
         of_tasks, of_effects = divided(task_type, letters)
@@ -627,8 +628,8 @@ class Producer:
         return SentTask(envelope, body_of(order.body), follow_ups)
 
     async def _read(self, queue: Queue, delivery: Delivery) -> Outcome | None:
-        """Return the outcome in a brief. A brief that can't be read is dead-lettered, and so is one whose
-        value is gone. Returns None for one that comes again, because the object store doesn't answer."""
+        """Return the outcome in an event. An event that can't be read, or whose value is gone, is
+        dead-lettered. Returns None for an event that comes again, because the object store doesn't answer."""
         try:
             return await self._values.with_value(decode_event(delivery.body))
         except (InvalidMessage, ValueLost) as error:
@@ -645,7 +646,7 @@ class Producer:
         return None
 
     async def _set_aside(self, queue: Queue, delivery: Delivery, letter: DeadLetter) -> None:
-        """Dead-letter a brief. If the queue can't do so now, the brief comes again."""
+        """Dead-letter an outcome event. If the queue can't do so now, it comes again."""
         try:
             try:
                 await queue.bury([letter])
@@ -656,7 +657,7 @@ class Producer:
             self._log.warning("cannot dead-letter outcome event", message=delivery.id, error=str(error))
 
     async def _give_back(self, queue: Queue, unread: collections.deque[Delivery]) -> None:
-        """Give back briefs that nobody here has read, so that others get them."""
+        """Give back unread outcome events, so that others get them."""
         receipts = [delivery.receipt for delivery in unread]
         unread.clear()
         try:
@@ -669,7 +670,7 @@ class Producer:
         self._acking.set()
 
     async def _acknowledge(self, queue: Queue) -> None:
-        """Delete the messages of acknowledged briefs, several per call."""
+        """Delete acknowledged outcome events, several per call."""
         while True:
             await self._acking.wait()
             if len(self._acked) < queue.max_batch:
@@ -687,14 +688,15 @@ class Producer:
 
 
 def refuse_batch(task: Task) -> None:
-    """Raise OperationRefused if it is a batch, which can't be retried, with those of its tasks that can."""
+    """Raise OperationRefused for a batch, which can't be retried. The error names its failed tasks, which
+    can."""
     if not task.members:
         return
     failed = failed_in(task)
-    more = f" and {len(failed) - FAILED_TOLD} more" if len(failed) > FAILED_TOLD else ""
-    told = f"retry those of its tasks that failed: {', '.join(failed[:FAILED_TOLD])}{more}"
+    more = f" and {len(failed) - FAILED_NAMED} more" if len(failed) > FAILED_NAMED else ""
+    advice = f"retry those of its tasks that failed: {', '.join(failed[:FAILED_NAMED])}{more}"
     raise OperationRefused(
-        f"{task.task_id!r} is a batch; {told if failed else 'none of its tasks has failed'}"
+        f"{task.task_id!r} is a batch; {advice if failed else 'none of its tasks has failed'}"
     )
 
 

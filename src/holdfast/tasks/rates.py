@@ -25,11 +25,10 @@ LOOK_AGAIN_S = 5.0
 """The longest pause while tasks wait: the rate may be changed meanwhile."""
 
 CLOCK_S = 60.0
-"""How long the difference between the task store's clock and this node's is used."""
+"""Seconds for which the measured difference between the task store's clock and this node's is used."""
 
 ANSWER_S = 0.1
-"""In how many seconds the task store must have told its clock for that. A slower answer tells it less well,
-and serves for once."""
+"""The longest seconds of a call that measures it. The result of a slower call is used once."""
 
 
 class RateKeeper:
@@ -39,7 +38,7 @@ class RateKeeper:
     Args:
         per_s: returns the rate of a type per second, as it is now.
         now: returns the wall time of the clock that all nodes use.
-        lacking: returns of how many tasks of each type permits are lacking, of those that could begin.
+        lacking: returns how many permits are lacking of each type, for tasks that could begin.
         got: called when permits were added.
     """
 

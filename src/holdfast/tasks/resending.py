@@ -1,8 +1,7 @@
-"""Has effects of tasks handed over again that their targets have refused, from their dead letters.
+"""Hands over effects of tasks again that their targets have refused, from their dead letters.
 
-A node hands over what stands in a task's record. So the effects are put there again, with their ids, and a
-message for the task has a node look at its record. No attempt begins: the task has ended.
-"""
+The effects are put into the task's record again, with their ids, and a message has a node read the record. No
+attempt begins: the task has ended."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ NO_GROUP = "-"
 
 
 def divided(task_type: str, letters: Iterable[DeadLetter]) -> tuple[list[DeadLetter], list[DeadLetter]]:
-    """Return the dead letters of tasks of one type, and those of effects that such tasks have sent."""
+    """Return the dead letters of tasks of one type, and of effects that such tasks have sent."""
     of_tasks, of_effects = list[DeadLetter](), list[DeadLetter]()
     for letter in letters:
         of_effect = is_of_effect(msgspec.structs.replace(letter, stream=task_type))
@@ -37,8 +36,8 @@ def divided(task_type: str, letters: Iterable[DeadLetter]) -> tuple[list[DeadLet
 async def resend_effects(
     app: str, store: TaskStore, queue: Queue, letters: Sequence[DeadLetter], log: Any
 ) -> int:
-    """Have the effects of these dead letters handed over again; returns how many. The others stay dead
-    letters: their tasks have no record any more, or have other effects pending."""
+    """Hand over the effects of these dead letters again, and return their number. The others stay dead
+    letters: their tasks have no record any more, or have other pending effects."""
     by_task: dict[str, list[DeadLetter]] = {}
     for letter in sorted(letters, key=lambda letter: letter.at):
         by_task.setdefault(letter.key, []).append(letter)
@@ -71,9 +70,8 @@ async def resend_effects(
 
 
 def _marked(task: Task) -> Sequence[Effect]:
-    """Return the pending effects of a task if all of them were refused: a node has sent their letters, or is
-    about to, and will note that it is done with them. What it notes then must not count for those that are
-    sent again."""
+    """Return the pending effects of a task if all of them were refused. A node has sent their dead letters,
+    or is about to, and will note that. Its note must not count for the effects that are sent again."""
     pending = decode_effects(task.effects)
     return pending if all(effect.refused for effect in pending) else ()
 
@@ -88,7 +86,7 @@ def _are_pending(task: Task, letters: Sequence[DeadLetter]) -> bool:
 def _to_look(app: str, task: Task) -> Outgoing:
     """Return a message that has a node look at the record of a task that has ended."""
     envelope = Envelope(app=app, task_id=task.task_id, task_type=task.type, group=task.group or NO_GROUP)
-    # As a stand-in that came too late, it tells the producer nothing if the effects are handed over by then.
+    # As a stand-in that came too late, it notifies no producer if the effects are handed over by then.
     marks = {"id": task.task_id, STAND_IN: str(task.epoch - 1)}
     return Outgoing(encode_task(SentTask(envelope, Body(b"null"))), marks, key=task.task_id)
 

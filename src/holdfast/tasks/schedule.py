@@ -28,9 +28,8 @@ ENTRIES_MAX = 1000
 
 
 class ScheduleEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that is sent by the clock, as the schedule has it. The settings are those of
-    :meth:`holdfast.App.periodic`, the others those of :class:`holdfast.Order`. Times up to ``since`` (wall
-    time) don't count: the entry was written then."""
+    """A task that the clock sends, as the schedule has it, with settings of :meth:`holdfast.App.periodic` and
+    of :class:`holdfast.Order`. Times up to ``since`` (wall time), when the entry was written, don't count."""
 
     cron: str
     zone: str = "UTC"
@@ -128,7 +127,7 @@ class Schedules:
         await self._change(lambda entries: {**entries, name: entry})
 
     async def remove(self, name: str) -> None:
-        """Remove an entry. Raises OperationRefused if there is none, and what the registry does."""
+        """Remove an entry. Raises OperationRefused for an unknown name, and what the registry does."""
         if name not in await self.read():
             raise NotKnown(f"the schedule of app {self._app!r} has no {name!r}")
         await self._change(lambda entries: {each: entry for each, entry in entries.items() if each != name})
@@ -145,9 +144,7 @@ class Schedules:
         def changed(schedule: Schedule) -> Schedule:
             entries = how(schedule.entries)
             if len(entries) > ENTRIES_MAX:
-                raise ConfigError(
-                    f"the schedule of app {self._app!r} has {ENTRIES_MAX} entries, and takes no more"
-                )
+                raise ConfigError(f"the schedule of app {self._app!r} has {ENTRIES_MAX} entries already")
             return Schedule(entries)
 
         await change(self._registry, self._clock, document_name(self._app), Schedule, changed)

@@ -1,4 +1,4 @@
-"""A node's slots for tasks: what runs where, for how long it may, and how it is brought to an end."""
+"""A node's slots for tasks: which attempt runs in which slot, and how it ends."""
 
 from __future__ import annotations
 
@@ -17,50 +17,48 @@ from holdfast.ports.tracing import TracedCall
 from holdfast.rules.tasks.attempt import AttemptEnd, How
 
 SOFT_S = 0.4
-"""How long a handler may take to end once it is told to, and its terminate hooks."""
+"""Seconds that a handler and its terminate hooks have to end."""
 
 TERM_S = 0.15
-"""How long what a handler started may take to end after SIGTERM."""
+"""Seconds that processes of a handler have to end after SIGTERM."""
 
 STOP_S = 1.0
-"""How long an idle slot may take to end."""
+"""Seconds that an idle slot has to end."""
 
 QUICK_S = 0.002
-"""Tasks of types that take no longer than this, lately, are lined up in trays."""
+"""The longest recent seconds of a type whose tasks are lined up in trays."""
 
 LINE_S, LINE_MAX = 0.03, 256
-"""How many quick attempts a slot may have in hand: those that it works off in this time, and no more."""
+"""The most work, in seconds and in attempts, that is lined up in a slot."""
 
 STUCK_S = 0.05
-"""What lies behind an attempt that takes longer than this goes elsewhere."""
+"""Seconds of an attempt after which the attempts behind it go elsewhere."""
 
 ELSEWHERE_S = 1.0
-"""After how long quick attempts that wait go to other nodes, while every slot here is stuck."""
+"""Seconds that quick attempts wait for stuck slots before they go to other nodes."""
 
 STIR_S = 0.02
-"""How often, at most, new attempts have the deadlines looked at."""
+"""The shortest seconds between two checks of the deadlines."""
 
 OFFER_AGAIN_S = 2.0
-"""After how long a task is tried again that the system left no room to give to a slot."""
+"""Seconds until a task is tried again that the system had no room to give to a slot."""
 
 WEIGHT = 0.2
-"""Of the newest in the moving average of how long a type of task takes."""
+"""Weight of the newest duration in the moving average (EWMA)."""
 
 LEVELS = ("debug", "info", "warning", "error")
 
 LOG_NAMES = ("self", "event", "method_name", "positional_args", "stack")
-"""Names that mean something to structlog itself, so that no handler's value can have them."""
+"""Names that structlog uses itself, so no handler's value may have them."""
 
 
 class Ended(AttemptEnd, frozen=True):
-    """The result of an attempt: how it ended, and what it brought.
+    """The end of an attempt with its results.
 
     ``result`` is what the handler returned, as JSON (empty: nothing). An attempt that exceeded its time is
-    TIMED_OUT even if it still returned something; one that was asked to end may still have RETURNED or
-    RAISED. ``took_s`` is how long it ran, ``memory_mb`` the most that its process used (0: unknown).
-    ``sends`` are the effects that it sent, if it RETURNED. ``traced`` is what its slot recorded, if it stands
-    in a trace.
-    """
+    TIMED_OUT even if it still returned; one that was asked to end may still have RETURNED or RAISED.
+    ``took_s`` is its duration, ``memory_mb`` the most memory of its process (0: unknown). ``sends`` are its
+    effects, if it RETURNED. ``traced`` has the spans that its slot recorded."""
 
     result: bytes = b""
     took_s: float = 0.0
@@ -126,7 +124,7 @@ class Running:
         return min(at, self.advanced_at + self.attempt.stall_s) if self.attempt.stall_s else at
 
     def why(self, now: float) -> str:
-        """Say which limit of its time is over."""
+        """Return which limit of its time is over, in words."""
         attempt = self.attempt
         if self.begun_at is not None and now >= self.begun_at + attempt.timeout_s:
             return f"over its time: timeout_s = {attempt.timeout_s:g}"
@@ -169,7 +167,7 @@ class TaskSeat:
         self.leased_until = math.inf
 
     def attempt(self, number: int) -> Running | None:
-        """The attempt in it that has this number."""
+        """Return the attempt of this number."""
         for run in self.line:  # it is the first, nearly always
             if run.number == number:
                 return run
@@ -250,21 +248,21 @@ class TaskSlots:
 
     @property
     def room(self) -> int:
-        """The number of attempts that could yet begin, now or in milliseconds. More may be run: they wait."""
+        """The number of attempts that could begin now or in milliseconds. More may be run: they wait."""
         line = _line_of(self.took_lately_s)
         stuck = self._stuck(self._clock.monotonic()) if line > 1 else 0
         return max(0, max(0, self._limit - stuck) * line + stuck - len(self._running))
 
     @property
     def refill(self) -> int:
-        """The number of attempts to begin now: all that there is room for; but quick ones only when half of
-        what may be in hand is done, so that many begin together."""
+        """The number of attempts to begin now. Quick ones begin many together, once half of the possible ones
+        are done."""
         together = _line_of(self.took_lately_s) > 1 and self.room < len(self._running)
         return 0 if together else self.room
 
     @property
     def running(self) -> Mapping[str, Running]:
-        """All attempts in hand, by task id."""
+        """All attempts by the ids of their tasks."""
         return self._running
 
     @property
@@ -295,8 +293,8 @@ class TaskSlots:
         return ended
 
     def cancel(self, task_id: str, reason: str, grace_s: float = SOFT_S) -> bool:
-        """Tell an attempt to end, softly at first, and surely within ``grace_s`` and half a second; False if
-        it isn't in hand. The outcome comes through its future."""
+        """End an attempt, softly at first, and surely within ``grace_s`` and half a second. Return False for
+        an unknown attempt. The outcome comes through its future."""
         run = self._running.get(task_id)
         if run is None:
             return False
@@ -312,7 +310,8 @@ class TaskSlots:
         return True
 
     async def look(self, task_id: str) -> tuple[Running, str | None] | None:
-        """Return an attempt, and where it is, as :meth:`TaskSlot.look` tells; None if it isn't in hand."""
+        """Return an attempt, and its place in the code as of :meth:`TaskSlot.look`; None for an unknown
+        one."""
         run = self._running.get(task_id)
         seat = next((seat for seat in self.seats.values() if run in seat.line), None)
         if run is None or seat is None:
@@ -320,7 +319,7 @@ class TaskSlots:
         return run, await seat.slot.stacks_of(run.number)
 
     def renew(self, task_id: str, lease_s: float) -> None:
-        """The attempt may run on, for so long from now. Does nothing for one that isn't in hand."""
+        """Let an attempt run on for ``lease_s`` from now, if it is known."""
         if (run := self._running.get(task_id)) is not None:
             run.until = self._clock.monotonic() + lease_s
             self._stirred.set()
@@ -383,8 +382,8 @@ class TaskSlots:
     # --- placing
 
     def _place(self) -> None:
-        """Give what waits to slots, in order, and see that there are enough of them. An attempt whose lease
-        has ended while it waited never begins: another node may have done its task already."""
+        """Give waiting attempts to slots, in order, and see that there are enough of them. An attempt whose
+        lease has ended never begins: another node may have done its task already."""
         now = self._clock.monotonic()
         while self._waiting and now < self._until:
             run = self._waiting[0]
@@ -406,7 +405,7 @@ class TaskSlots:
             if not taken:
                 if seat.line:
                     return  # its tray is full
-                seat.ending = True  # it is dead, as it will tell
+                seat.ending = True  # it is dead, and its exit follows
                 continue
             self._waiting.popleft()
             seat.line.append(run)
@@ -417,7 +416,7 @@ class TaskSlots:
                 self._lease(seat, until, now)
 
     def _seat_for(self, run: Running, now: float) -> TaskSeat | None:
-        """An idle seat; or, for what is quick, the one whose line is shortest."""
+        """Return an idle seat; for a quick attempt, the seat with the shortest line."""
         busy = 0
         idle: TaskSeat | None = None
         best: TaskSeat | None = None
@@ -439,7 +438,7 @@ class TaskSlots:
         return None if stuck or not all(self._quick(other) for other in best.line) else best
 
     def _stuck(self, now: float) -> int:
-        """Return how many slots are at work on what isn't quick, or has turned out not to be."""
+        """Return how many slots work on an attempt that is not quick."""
         first = [seat.line[0] for seat in self.seats.values() if seat.line]
         return sum(
             not self._quick(run) or (run.begun_at is not None and now >= run.begun_at + STUCK_S)
@@ -447,8 +446,8 @@ class TaskSlots:
         )
 
     def _send_elsewhere(self, now: float) -> float:
-        """End quick attempts that wait here while every slot is stuck: other nodes may have room. They were
-        lined up when the slots worked off hundreds of them. Returns when to look again."""
+        """End quick attempts that wait here while every slot is stuck: other nodes may have room. Return when
+        to check again."""
         if not self._waiting or self._stuck(now) < self._limit:
             return math.inf
         quick = [run for run in self._waiting if self._quick(run)]
@@ -460,7 +459,7 @@ class TaskSlots:
         return min(later, default=math.inf)
 
     def _new_seat(self) -> TaskSeat | None:
-        """A seat with a spare slot in it, if another one may be. Where there is none, one will come."""
+        """Return a seat with a spare slot, if there may be another one. Without a spare, one is started."""
         wanted = min(self._limit, len(self._running))
         if self._pool.closed or len(self.seats) + self._starting >= wanted:
             return None
@@ -474,7 +473,7 @@ class TaskSlots:
         return run.fate is None and self.took_s.get(run.attempt.type, math.inf) <= QUICK_S
 
     def _thin(self, seat: TaskSeat) -> None:
-        """Have what its slot has not begun wait anew."""
+        """Let the attempts that the slot has not begun wait again."""
         if seat.line:
             self._wait_again(seat, seat.slot.withdraw())
 
@@ -544,7 +543,7 @@ class TaskSlots:
     # --- deadlines
 
     async def _watch(self) -> None:
-        """Look at each slot when something of it is due."""
+        """Check each slot when something of it is due."""
         while True:
             self._stirred.clear()
             next_at = self._look()
@@ -554,7 +553,7 @@ class TaskSlots:
                 await self._clock.sleep(STIR_S)
 
     def _look(self) -> float:
-        """Do what is due; returns when to look again."""
+        """Do what is due, and return when to check again."""
         now = self._clock.monotonic()
         next_at = math.inf
         for seat in list(self.seats.values()):
@@ -564,7 +563,7 @@ class TaskSlots:
         return min(next_at, self._send_elsewhere(now))
 
     def _rest(self, seat: TaskSeat, now: float) -> float:
-        """An idle slot needs no lease, and no life without end."""
+        """Give an idle slot no lease, and end it after a while."""
         if seat.leased_until != math.inf:
             self._lease(seat, math.inf, now)
         if now >= seat.idle_since + self._idle_s or self.slots > self._limit:
@@ -597,7 +596,7 @@ class TaskSlots:
         seat.slot.lease(None if until == math.inf else max(0.0, until - now))
 
     async def _bring_to_an_end(self, seat: TaskSeat, run: Running, grace_s: float) -> None:
-        """Tell it; then tell what it started; then kill all of it."""
+        """Cancel the attempt, then terminate what it started, then kill all of it."""
         if self._running.get(run.attempt.task_id) is not run:
             return None  # it has ended by itself
         slot = seat.slot

@@ -1,5 +1,4 @@
-"""The declaration of a type of task: what its handler gets, how long it may take, how many times it is
-tried."""
+"""The declaration of a type of task."""
 
 from __future__ import annotations
 
@@ -119,8 +118,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         after: bytes = b"",
         result_bytes_max: int = RESULT_BYTES_MAX,
     ) -> Attempt:
-        """Return a task's attempt for a slot. ``timeout_s`` and ``tries`` are those of the type unless given.
-        ``after`` is the brief of the task before it. ``result_bytes_max`` is how large its result may be."""
+        """Return a task's attempt for a slot. ``timeout_s`` and ``tries`` replace the type's. ``after`` is
+        the outcome event of the task before it."""
         return Attempt(
             task.task_id,
             self.name,
@@ -152,7 +151,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         except InvalidMessage:
             raise
         except Exception as error:
-            raise InvalidMessage(f"{self} can't tell its group from the body: {error!r}") from error
+            raise InvalidMessage(f"{self} can't read the group from the body: {error!r}") from error
         return "" if found in (None, "") else check_key(found, "group")
 
     def _group_in(self, body: Body) -> Any:

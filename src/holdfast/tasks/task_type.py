@@ -120,8 +120,8 @@ class TaskType(Generic[B, R]):
         return await self.s(body, **options).asend()
 
     def s(self, body: B, **options: Unpack[SendOptions]) -> Signature:
-        """Return a task to send later, or together with others. The arguments are those of :meth:`send`.
-        Raises InvalidMessage, which names the field, for an argument of a wrong type or out of range."""
+        """Return a task to send later, or together with others. Arguments and errors are as for
+        :meth:`send`."""
         if self.spec.group and not options.get("group"):
             # A node looks for it in the body too, but not in one that is stored because it is large. What is
             # wrong about a body, the node says.

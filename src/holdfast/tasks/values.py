@@ -17,7 +17,7 @@ from holdfast.tasks.outcome import RESULT_BYTES_MAX, Outcome
 from holdfast.tasks.wire import SentTask, decode_event
 
 INLINE_BYTES_MAX = RESULT_BYTES_MAX
-"""What is larger is stored. The result of a task travels in its brief, so the same limit fits both."""
+"""The largest body or result that isn't stored. A result travels in its outcome event."""
 
 
 class TaskValues(Values):
@@ -29,8 +29,7 @@ class TaskValues(Values):
         """The largest result that a task may have."""
 
     async def lightened(self, task: SentTask) -> SentTask:
-        """Return a task whose body, and those of its follow-ups, are stored if they are large. Raises as
-        ``put``."""
+        """Return a task with large bodies stored, also of its follow-ups. Raises as ``put``."""
         follow_ups = [
             msgspec.structs.replace(each, task=await self.lightened(each.task)) for each in task.follow_ups
         ]

@@ -56,8 +56,8 @@ ENVELOPE = 0x0A
 """The first byte of a message with an envelope that isn't in base64."""
 
 NO_TEXT = b"\xff"
-"""What stands for a body that is stored, or left out: no text. Programs that don't know stored bodies refuse
-the task, and don't run it with another body."""
+"""The text in place of a body that is stored or left out: no text. Programs that don't know stored bodies
+refuse the task."""
 
 MS = 1000.0
 
@@ -147,8 +147,7 @@ def encode_task(message: SentTask) -> bytes:
 
 
 def encode_without_body(envelope: Envelope) -> bytes:
-    """Encode a task for whose body there is no room. Whoever receives it refuses it, and doesn't run it with
-    another body."""
+    """Encode a task without its body. Its receiver refuses it."""
     wire = TaskMessage(Envelop=_wire_envelope(msgspec.structs.replace(envelope, raw=b"")))
     wire.Body.type_url, wire.Body.value = PREFIX + TEXT, NO_TEXT
     return base64.b64encode(wire.SerializeToString())
@@ -289,18 +288,18 @@ def _envelop(data: bytes) -> Any:
 
 
 def _from_wire(wire: Any, default: Envelope) -> SentTask:
-    told = wire.Envelop
+    sent = wire.Envelop
     envelope = _checked(
         Envelope(
-            app=told.App or default.app,
-            task_id=told.TraceID or default.task_id,
-            task_type=told.TaskType or default.task_type,
-            group=told.Group,
-            priority=told.Priority,
-            sent_at=told.SentAtMs / MS,
-            timeout_s=told.TimeoutS,
-            tries=told.Tries,
-            raw=told.SerializeToString(),
+            app=sent.App or default.app,
+            task_id=sent.TraceID or default.task_id,
+            task_type=sent.TaskType or default.task_type,
+            group=sent.Group,
+            priority=sent.Priority,
+            sent_at=sent.SentAtMs / MS,
+            timeout_s=sent.TimeoutS,
+            tries=sent.Tries,
+            raw=sent.SerializeToString(),
         ),
         default,
     )
@@ -367,7 +366,8 @@ def _stored(wire: Any) -> StoredValue:
 
 
 def _follow_ups(wire: Any, default: Envelope, envelope: Envelope | None = None) -> tuple[FollowUp, ...]:
-    """Read the follow-ups in a message. ``envelope`` is that of the message, for its producer to be told."""
+    """Read the follow-ups in a message. An error has the ``envelope`` of the message, to notify its
+    producer."""
     try:
         return tuple(
             _follow_up(
@@ -505,17 +505,17 @@ def _from_json(data: bytes, default: Envelope) -> SentTask:
 
 
 def _from_json_task(task: _JsonTask, default: Envelope, before: int = 0) -> SentTask:
-    """Return a task that follows upon so many others."""
-    told = task.Envelop
+    """Return a task at the depth ``before`` of a chain of follow-ups."""
+    sent = task.Envelop
     envelope = Envelope(
-        app=told.App or default.app,
-        task_id=told.TraceID or default.task_id,
-        task_type=told.TaskType or default.task_type,
-        group=told.Group,
-        priority=told.Priority,
-        sent_at=told.SentAtMs / MS,
-        timeout_s=told.TimeoutS,
-        tries=told.Tries,
+        app=sent.App or default.app,
+        task_id=sent.TraceID or default.task_id,
+        task_type=sent.TaskType or default.task_type,
+        group=sent.Group,
+        priority=sent.Priority,
+        sent_at=sent.SentAtMs / MS,
+        timeout_s=sent.TimeoutS,
+        tries=sent.Tries,
     )
     envelope = _checked(envelope, default)
     if before > FOLLOW_UPS_MAX:

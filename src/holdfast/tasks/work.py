@@ -48,9 +48,9 @@ DRAIN_CHECK_S = 0.02
 class TaskWork:
     """The tasks of one app on one node.
 
-    At most ``task_slots`` tasks run at once, and no more than ``limiter`` grants. ``scheduler`` runs
-    periodics, ``producer`` sends follow-ups, ``announcer`` writes this node's address to the registry, and
-    ``targets`` take effects.
+    ``task_slots`` and ``limiter`` bound how many tasks run at once. ``scheduler`` runs periodics,
+    ``producer`` sends follow-ups, ``announcer`` writes this node's address to the registry, and ``targets``
+    take effects.
 
     Attributes:
         held: the tasks that the node holds.

@@ -1,8 +1,7 @@
-"""The worker inside a slot for tasks: it runs one attempt at a time, which may be told to end in its midst.
+"""The worker inside a slot for tasks: it runs one attempt at a time, and can end it in the middle.
 
-A coroutine, like the worker of streams, so that a simulator can run it in its loop; where none runs it
-suspends never, and async handlers get a loop of the worker's.
-"""
+It is a coroutine, so that a simulator can run it in its loop. Without a loop it never suspends, and async
+handlers get a loop of the worker's."""
 
 from __future__ import annotations
 
@@ -91,7 +90,7 @@ class AttemptJob:
         self.within = False
         """True while its handler may be interrupted, which is at most once."""
         self.task: asyncio.Task[Any] | None = None
-        """What runs an async handler."""
+        """The task of an async handler."""
 
     @property
     def trace_id(self) -> str:
@@ -132,11 +131,11 @@ class AttemptJob:
         self._hooks.append(hook)
 
     def cancel(self, reason: str) -> None:
-        """Tell it to end."""
+        """Note that the attempt must end."""
         self._reason = self._reason or reason
 
     def run_hooks(self) -> None:
-        """Run the terminate hooks, each once. What one raises is logged, and keeps no other from running."""
+        """Run the terminate hooks, each once. An error is logged, and the other hooks still run."""
         while self._hooks:
             hook = self._hooks.pop()
             try:
@@ -285,7 +284,7 @@ async def _awaited(value: Awaitable[Any]) -> Any:
 
 
 def _ending() -> bool:
-    """True if what runs this is told to end, rather than user code having cancelled its own."""
+    """Return True if the worker itself is cancelled, and not a task of user code."""
     try:
         task = asyncio.current_task()
     except RuntimeError:

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.rules.tasks.task import State, Task
 
 PAUSES_MAX = 1000
-"""How many pauses the attempts of one task may ask for. What asks for more has failed."""
+"""The most pauses that the attempts of one task may ask for. Another request is a failure."""
 
 
 class How(enum.StrEnum):
@@ -24,8 +24,7 @@ class How(enum.StrEnum):
 
 
 class Stop(enum.Enum):
-    """The reason why an attempt is asked to end, which decides what follows for its task. The value is for
-    people."""
+    """The reason why an attempt is asked to end. The value is for people."""
 
     CANCELLED = "its task is cancelled"
     DRAIN = "the node is stopping"
@@ -39,13 +38,14 @@ HANDED_ON = frozenset({Stop.DRAIN, Stop.REISSUE, Stop.GRANT_ENDS})
 
 
 class AttemptEnd(msgspec.Struct, frozen=True):
-    """The way in which an attempt ended, and why.
+    """The end of an attempt.
 
-    ``error`` says in one line why it did not return; ``detail`` has the traceback, the stacks of the hung
-    child or its last output. ``permanent``: no retry can help. ``begun`` is False if the handler never began,
-    because it was cancelled while it waited or the pool closed; this doesn't count as a try, and the next one
-    may follow after ``rest_s``. ``pause_s``: it RAISED Retry, and asks for another attempt after so many
-    seconds.
+    - ``error`` says in one line why it didn't return; ``detail`` has the traceback, the stacks of a hung
+      process or its last output.
+    - ``permanent``: no retry can help.
+    - ``begun`` is False if the handler never began, because the attempt was cancelled while it waited or the
+      pool closed. That doesn't count as a try; the next one may follow after ``rest_s``.
+    - ``pause_s``: it RAISED Retry, and asks for another attempt after this pause.
     """
 
     how: How

@@ -8,7 +8,7 @@ replaces. The rules:
   No two clocks are compared: the member counts its lease from before its write was sent, less ``DRIFT``, a
   witness from after it read, plus ``DRIFT``. So clocks may be wrong by any amount, and must only run at the
   same rate, give or take ``DRIFT`` (1 %). Time in which the witness could read nothing doesn't count: while
-  the registry doesn't answer, nobody is taken for dead.
+  the registry doesn't answer, no member counts as dead.
 - A member that can't renew doesn't know whether the others can. If the limit is strict, it ends its running
   tasks before its lease is over. If it isn't, they go on, and the limit holds only for tasks that begin.
 - Members share by max-min fairness: a member that wants less than an equal share gets what it wants, and the
@@ -28,10 +28,10 @@ import msgspec
 from msgspec.structs import replace
 
 DRIFT = 0.01
-"""How much faster than another a clock may run."""
+"""The largest difference between the rates of two clocks."""
 
 LOOKS = 3
-"""How many reads there are in a lease. A member that reads less often counts less time."""
+"""Reads in one lease. A member that reads less often counts less time."""
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -50,10 +50,9 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class ConcurrencyLimits(msgspec.Struct, frozen=True):
-    """An app's limits, and the grants of its members. ``rates`` are those of types that an operator has set,
-    per second. ``maximum`` is how many tasks run at once, ``per_node``
-    how many on one node; 0 is no limit. ``strict``: tasks on a member whose grant may have ended are
-    ended."""
+    """An app's limits, and the grants of its members. ``maximum`` is how many tasks run at once, ``per_node``
+    how many of them on one node; 0: any number. ``strict``: tasks on a member whose grant may have ended are
+    ended. ``rates`` are the rates that an operator has set for types, per second."""
 
     maximum: int = 0
     per_node: int = 0
@@ -63,8 +62,8 @@ class ConcurrencyLimits(msgspec.Struct, frozen=True):
 
 
 class LimitShare(msgspec.Struct, frozen=True):
-    """A member's share of the limit: the document to write, and how many tasks may run after that. The number
-    is less than its grant while more tasks run than its fair share."""
+    """The document to write, and how many tasks its member may run after that. The number is less than the
+    grant while more tasks run than the fair share."""
 
     limits: ConcurrencyLimits
     granted: int
@@ -79,10 +78,8 @@ class _Seen(NamedTuple):
 
 
 class Witness:
-    """Watches which grants are renewed, by the clock of one process.
-
-    Only time in which it could read the document counts, because nobody can renew a grant while the document
-    can't be reached."""
+    """Watches which grants are renewed, by the clock of one process. Only time in which it could read the
+    document counts: no grant can be renewed while the document is away."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}

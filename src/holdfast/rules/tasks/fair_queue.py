@@ -27,7 +27,7 @@ from holdfast.rules.tasks.rates import WINDOW_S
 T = TypeVar("T")
 
 GROUPS_MIN = 1000
-"""Up to so many groups of one type, none is looked at again to forget it."""
+"""The number of groups of one type below which idle groups are not forgotten."""
 
 
 class TypeShare(msgspec.Struct, frozen=True):
@@ -114,8 +114,8 @@ class FairQueue(Generic[T]):
 
     @property
     def soon(self) -> int:
-        """As ``ready``, with those that the rate of their type holds back for no longer than its window. A
-        node asks for room for these: it takes permits only once there is room."""
+        """As ``ready``, with items that the rate of their type holds back for at most its window. A node asks
+        for room for these: it takes permits only once there is room."""
         return self._number(self._permits.soon)
 
     def _number(self, permits: Callable[[str], float]) -> int:
@@ -128,7 +128,7 @@ class FairQueue(Generic[T]):
         return sum(self._unlimited(type, lane) for lane in lanes)
 
     def add(self, type: str, group: str, priority: int, item: T) -> None:  # noqa: A002
-        """Add an item behind those of its group and priority."""
+        """Add an item at the end of its group and priority."""
         lane = self._lanes.setdefault(priority, {}).setdefault(type, _TypeLane())
         line = lane.waiting.get(group)
         if line is None:
@@ -167,8 +167,8 @@ class FairQueue(Generic[T]):
             self._last.pop(name, None)
 
     def shed(self, most: int) -> list[T]:
-        """Remove and return up to ``most`` items that a limit or rate of their group holds back, to make room
-        for others. The lowest priority goes first, of that the longest lines, and of each its newer half."""
+        """Remove and return up to ``most`` items that a limit or rate of their group holds back. The lowest
+        priority goes first, of that the longest lines, and of each its newer half."""
         shed, resting = list[T](), {(type_, group) for _, type_, group in self._resting}
         for priority in sorted(self._lanes):
             for type_, lane in self._lanes[priority].items():
@@ -191,8 +191,8 @@ class FairQueue(Generic[T]):
         return items
 
     def end_rests(self, now: float) -> None:
-        """Let the groups go on that their rate held back until now. Who waits until ``rests_until`` calls
-        this, whether an item may begin then or not."""
+        """Let groups go on whose rate held them back until now. Call this at ``rests_until``, even if no item
+        may begin then."""
         while self._resting and self._resting[0][0] <= now:
             _, type_, group = heapq.heappop(self._resting)
             self._enter_all(type_, group)

@@ -5,16 +5,15 @@ several in one write, and each lets one attempt begin. The rules:
 
 - A bucket is one number: the wall time at which it will be full again, by the clock of the task store. A full
   one holds the permits of ``WINDOW_S``, and at least one.
-- A node takes only permits that are there by now, and no more than it has tasks that could begin.
-- Permits that it hasn't used within ``WINDOW_S`` lapse. So a node can't gather them, and what one took that
-  died costs the others no more than those permits.
-- What one node has written stands for the others, though their clocks differ a little. A clock that is set
-  back by more than ``CLOCKS_DIFFER_S`` leaves no bucket empty for longer than it takes to fill.
+- A node takes only permits that are there by now, at most as many as it has tasks that could begin.
+- Permits that it hasn't used within ``WINDOW_S`` lapse. So a node can't gather them, and a node that dies
+  costs the others only the permits that it took.
+- All nodes use what one has written, though their clocks differ a little. A clock that is set back by more
+  than ``CLOCKS_DIFFER_S`` leaves no bucket empty for longer than it takes to fill.
 
-So in any T seconds no more begin than the rate times T + 2 * ``WINDOW_S``, and one.
+So in any T seconds at most rate * (T + 2 * ``WINDOW_S``) + 1 attempts begin.
 
-Source: the generic cell rate algorithm (ITU-T I.371, virtual scheduling).
-"""
+Source: the generic cell rate algorithm (ITU-T I.371, virtual scheduling)."""
 
 from __future__ import annotations
 
