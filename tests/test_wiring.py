@@ -281,7 +281,9 @@ async def test_a_node_may_ask_the_registry_where_its_queues_are() -> None:
 
 async def test_a_producer_needs_what_nodes_have_told(redis_server: RedisServer) -> None:
     config = load({"registry_url": redis_server.url})
-    with pytest.raises(ConfigError, match="written queue_url and tasks_url of app 'reports' there: start a node"):
+    with pytest.raises(
+        ConfigError, match="written queue_url and tasks_url of app 'reports' there: start a node"
+    ):
         async with producing(config, "reports"):
             pass
     async with Services(config) as services:
