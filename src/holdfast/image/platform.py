@@ -1,4 +1,4 @@
-"""The machine that an image is for, in the words of OCI, uv and ELF."""
+"""The machine of an image, by its names in OCI, uv and ELF."""
 
 from __future__ import annotations
 

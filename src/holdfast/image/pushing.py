@@ -93,7 +93,7 @@ async def push(
         async with asyncio.TaskGroup() as group:
             for descriptor, base in _blobs_of(built).values():
                 group.create_task(bring_there(descriptor, base))
-    except BaseExceptionGroup as errors:  # except* makes a group of what is raised in it, before 3.11.4
+    except BaseExceptionGroup as errors:  # before 3.11.4, except* makes a group of errors raised in it
         raise errors.exceptions[0] from None
     for image in built.images:
         await _put(image.manifest, image.manifest.digest, target, registry, blobs)

@@ -1,10 +1,10 @@
 """Reports: read a query's result, format it as the customer ordered, deliver it to the customer's server.
 
-``order`` says what was ordered, ``report`` turns it into streams of bytes: ``sources`` read, ``formats``
-write. Memory stays flat whatever the size, no temporary file is made, and the same order of the same sources
-gives the same bytes. ``names`` makes the files' remote names.
+``order`` has the orders, ``report`` turns one into streams of bytes: ``sources`` read, ``formats`` write.
+Memory stays flat at any size, no temporary file is made, and equal orders of equal sources give equal bytes.
+``names`` makes the files' remote names.
 
-What users need stands here: ``from holdfast import reports``, then ``reports.ReportOrder``.
+The public names: ``from holdfast import reports``, then ``reports.ReportOrder``.
 """
 
 from typing import TYPE_CHECKING

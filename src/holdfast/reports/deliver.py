@@ -233,7 +233,7 @@ class _Delivery:
         assert self.record is not None
         try:
             await self._keep(self.record)
-        except Exception:  # noqa: BLE001 (whatever keeps it)
+        except Exception:  # noqa: BLE001 (``note`` may raise any error)
             return False
         return True
 

@@ -186,8 +186,8 @@ async def _settled(
 async def _read(
     state: TransferableState, keys: Sequence[str]
 ) -> tuple[list[Checkpoint], dict[str, int], set[str]]:
-    """Return checkpoints, the last cursor that each covers, and the keys that had a result meanwhile which
-    their checkpoints may cover or not."""
+    """Return checkpoints, the last cursor that each covers, and the keys with a new result that their
+    checkpoints may cover or not."""
     before = await state.last_cursor()
     found = await state.stored(keys)
     by_key = {checkpoint.key: checkpoint for checkpoint in found}

@@ -89,15 +89,15 @@ class TestS3Sink(SinkConformance):
             request.applymarker(pytest.mark.xfail(strict=True, reason="fauxqs lists no parts"))
 
     @pytest.mark.usefixtures("lists_parts")
-    async def test_what_was_left_is_gone_on_with(self, sink: Sink, other_sink: Sink) -> None:
-        await super().test_what_was_left_is_gone_on_with(sink, other_sink)
+    async def test_an_upload_that_was_left_is_resumed(self, sink: Sink, other_sink: Sink) -> None:
+        await super().test_an_upload_that_was_left_is_resumed(sink, other_sink)
 
     @pytest.mark.slow
     @pytest.mark.usefixtures("lists_parts")
-    async def test_what_is_taken_over_is_not_committed_by_the_other(
+    async def test_a_resumed_upload_is_not_committed_by_its_former_owner(
         self, sink: Sink, other_sink: Sink
     ) -> None:
-        await super().test_what_is_taken_over_is_not_committed_by_the_other(sink, other_sink)
+        await super().test_a_resumed_upload_is_not_committed_by_its_former_owner(sink, other_sink)
 
 
 def uploads(endpoint: str, bucket: str) -> int:

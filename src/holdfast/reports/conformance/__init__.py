@@ -1,7 +1,7 @@
 """The conformance suite of sinks, the destinations of reports: a test class to inherit from.
 
-``SinkConformance`` asks for the fixtures ``sink`` and ``other_sink``: another connection to the same
-destination. The rest is as :mod:`holdfast.testing.conformance` says.
+``SinkConformance`` needs the fixtures ``sink`` and ``other_sink``, another connection to the same
+destination. See also :mod:`holdfast.testing.conformance`.
 """
 
 import pytest

@@ -33,7 +33,7 @@ OLD, NEW = temporary(NAME, "1"), temporary(NAME, "2")
 
 
 def part(number: int, size: int = 300_000) -> bytes:
-    """Bytes that differ from part to part and from place to place."""
+    """Return bytes that differ between parts, and between places in a part."""
     return hashlib.sha256(str(number).encode()).digest() * (size // 32)
 
 
@@ -57,10 +57,10 @@ async def put(sink: Sink, name: str, data: bytes, *, attempt: str = "0", replace
 
 @pytest.mark.asyncio
 class SinkConformance:
-    """Every promise of the sink port. Fixtures: ``sink``, with nothing at its destination, and
-    ``other_sink``, another connection to the same.
+    """Tests of all promises of the sink port. Fixtures: ``sink``, with an empty destination, and
+    ``other_sink``, another connection to it.
 
-    ``grain`` is how much must be written for a part of a file to be held at the service.
+    ``grain``: the bytes that must be written for the service to hold a part of a file.
     """
 
     grain = 100_000
@@ -76,7 +76,7 @@ class SinkConformance:
         raise NotImplementedError("define the fixture other_sink")
 
     async def arrived(self, upload: Upload) -> None:
-        """Override where a write ends before the service has it: wait until it has some of it."""
+        """Override if a write may end before the service has the bytes: wait until it has some of them."""
 
     async def test_a_file_is_there_once_it_is_committed(self, sink: Sink, other_sink: Sink) -> None:
         parts = [part(n) for n in range(5)]
@@ -122,7 +122,7 @@ class SinkConformance:
             await put(sink, name, name.encode())
             assert await held(sink, name) == name.encode()
 
-    async def test_names_that_climb_or_command_are_refused(self, sink: Sink) -> None:
+    async def test_unsafe_names_are_refused_and_the_connection_still_works(self, sink: Sink) -> None:
         for name in BAD_NAMES:
             with pytest.raises(InvalidMessage):
                 await sink.open(name, NEW)
@@ -130,9 +130,9 @@ class SinkConformance:
                 await sink.stat(name)
             with pytest.raises(InvalidMessage):
                 await held(sink, name)
-        await put(sink, NAME, b"x")  # and the connection works still
+        await put(sink, NAME, b"x")
 
-    async def test_what_is_missing_is_not_there(self, sink: Sink) -> None:
+    async def test_a_missing_file_is_not_found(self, sink: Sink) -> None:
         for name in ("nowhere.csv", "no/such/folder/a.csv"):
             assert await sink.stat(name) is None
             with pytest.raises(FileNotFoundError):
@@ -152,7 +152,7 @@ class SinkConformance:
         await upload.commit(sha256(part(2)))
         assert await held(other_sink, NAME) == part(2)
 
-    async def test_the_mark_of_content_changes_with_it(self, sink: Sink) -> None:
+    async def test_the_version_changes_with_the_content(self, sink: Sink) -> None:
         await put(sink, NAME, b"one")
         first = await sink.stat(NAME)
         await put(sink, NAME, b"one", attempt="1")
@@ -163,7 +163,7 @@ class SinkConformance:
         assert second is not None
         assert (first.version != second.version) == bool(first.version)
 
-    async def test_what_stands_is_not_replaced_against_orders(self, sink: Sink) -> None:
+    async def test_an_existing_file_is_not_replaced_against_orders(self, sink: Sink) -> None:
         await put(sink, NAME, part(1))
         with pytest.raises(AlreadyThere):
             await put(sink, NAME, part(2), attempt="1", replace=False)
@@ -171,7 +171,7 @@ class SinkConformance:
         await put(sink, "reports/other.csv", part(2), replace=False)
         assert await held(sink, "reports/other.csv") == part(2)
 
-    async def test_of_two_uploads_that_must_not_replace_the_first_stands(
+    async def test_of_two_uploads_that_must_not_replace_the_first_is_kept(
         self, sink: Sink, other_sink: Sink
     ) -> None:
         first = await sink.open(NAME, OLD, replace=False)
@@ -184,7 +184,7 @@ class SinkConformance:
         await second.abort()
         assert await held(sink, NAME) == part(1)
 
-    async def test_two_at_once_leave_one_whole(self, sink: Sink, other_sink: Sink) -> None:
+    async def test_two_uploads_at_once_leave_one_whole_file(self, sink: Sink, other_sink: Sink) -> None:
         uploads = [await sink.open(NAME, OLD), await other_sink.open(NAME, NEW)]
 
         async def send(upload: Upload, number: int) -> None:
@@ -217,9 +217,9 @@ class SinkConformance:
         await upload.leave()
         assert await held(sink, NAME) == part(1)
 
-    async def test_what_was_left_is_gone_on_with(self, sink: Sink, other_sink: Sink) -> None:
+    async def test_an_upload_that_was_left_is_resumed(self, sink: Sink, other_sink: Sink) -> None:
         if not sink.can_resume:
-            pytest.skip("nothing is left to go on with")
+            pytest.skip("this sink can't resume uploads")
         body = part(1, 3 * self.grain + 200_000)
         first = await sink.open(NAME, OLD)
         await first.write(body[: 2 * self.grain + 100_000])
@@ -234,11 +234,11 @@ class SinkConformance:
         await second.commit(sha256(body))
         assert await held(other_sink, NAME) == body
 
-    async def test_what_is_taken_over_is_not_committed_by_the_other(
+    async def test_a_resumed_upload_is_not_committed_by_its_former_owner(
         self, sink: Sink, other_sink: Sink
     ) -> None:
         if not sink.can_resume:
-            pytest.skip("nothing is left to go on with")
+            pytest.skip("this sink can't resume uploads")
         body = part(1, 3 * self.grain)
         first = await sink.open(NAME, OLD)
         await first.write(body)
@@ -253,7 +253,7 @@ class SinkConformance:
         except (Damaged, Unavailable):
             await first.abort()
             assert await held(sink, NAME) is None
-        else:  # where a service names what it completes, the first still may
+        else:  # a service that completes uploads by their parts may accept the first one
             assert await held(sink, NAME) == body
         try:
             await second.write(body[2 * self.grain :])
@@ -263,12 +263,12 @@ class SinkConformance:
             await put(other_sink, NAME, body, attempt="3")
         assert await held(other_sink, NAME) == body
 
-    async def test_nothing_is_left_of_what_never_was(self, sink: Sink) -> None:
+    async def test_an_unknown_upload_is_not_resumed(self, sink: Sink) -> None:
         assert await sink.resume(NAME, NEW, OLD) is None
         await put(sink, NAME, b"x")
         assert await held(sink, NAME) == b"x"
 
-    async def test_what_was_left_can_be_discarded(self, sink: Sink, other_sink: Sink) -> None:
+    async def test_an_upload_that_was_left_can_be_discarded(self, sink: Sink, other_sink: Sink) -> None:
         first = await sink.open(NAME, OLD)
         await first.write(part(1, 2 * self.grain))
         await first.leave()
