@@ -1,4 +1,4 @@
-"""The port that brings metrics to where they are kept, beside the page where they can be asked for."""
+"""The port that sends metrics to a collector, beside the page that serves them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Protocol
 
 
 class MetricsPush(Protocol):
-    """Brings the metrics of one program to where they are kept. No call waits long for that place, or fails
-    because of it."""
+    """Sends the metrics of one program to a collector. No call waits long for the collector, or fails because
+    of it."""
 
     async def run(self) -> None:
-        """Bring them at intervals, until cancelled."""
+        """Send them at intervals, until cancelled."""
 
     async def close(self) -> None:
-        """Bring them once more, within two seconds."""
+        """Send them once more, within two seconds."""

@@ -23,8 +23,8 @@ class Objects(Protocol):
 
     def urls(self, under: str) -> AsyncIterator[str]:
         """Yield the URLs of all objects whose name begins with the segments ``under``, in any order. An
-        object that is put meanwhile may be left out. Raises InvalidMessage for an ``under`` that is no name,
-        and Unavailable."""
+        object that is put meanwhile may be left out. Raises InvalidMessage for an invalid ``under``, and
+        Unavailable."""
 
     async def close(self) -> None:
         """Close all connections."""

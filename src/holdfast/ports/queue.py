@@ -19,9 +19,9 @@ T = TypeVar("T")
 class Outgoing(msgspec.Struct, frozen=True):
     """A message to send. ``attributes`` are short texts beside the body. ``key`` is the stream's key, for
     queues that know keys or keep the order of each. A queue that has deduplication ids drops a message whose
-    ``dedupe_id`` it has seen of late; "" gives each message one of its own. With a ``priority`` above 0 it is
-    received before what waits with a lower one, by queues that know keys, if it has no delay; a message that
-    comes again has lost it."""
+    ``dedupe_id`` it has seen of late; "" gives each message one of its own. Queues that know keys deliver a
+    message with a ``priority`` above 0 and no delay before messages with a lower one; a repeated delivery has
+    no priority."""
 
     body: bytes
     attributes: dict[str, str] = {}
@@ -134,7 +134,7 @@ async def delivered(delivering: Awaitable[T], give_back: Callable[[T], Awaitable
 class WaitingMessage(msgspec.Struct, frozen=True):
     """A message that isn't deleted, as its queue holds it.
 
-    ``delay_s`` is what is left of its delay; 0 also for one in flight, and for one that a reservation keeps.
+    ``delay_s`` is the rest of its delay; 0 also for a message in flight, or of a reserved key.
     ``receives`` counts its deliveries so far. ``number`` is the queue's own sequence number, if it has one,
     and ``key`` the key of the message, if the queue knows it.
     """
@@ -274,7 +274,7 @@ class KeyedQueue(Queue, Protocol):
 
     A *reservation* keeps the undelivered messages of one key for one membership: ``receive`` brings none of
     them, ``take`` does, in order of turn. It ends when it lapses, when it is given up, and when its holder is
-    freed; what it kept is then delivered like other messages, oldest first. Deliveries that are in flight
+    freed; its messages are then delivered like others, oldest first. Deliveries that are in flight
     stay so, and reach the reservation once they end."""
 
     async def reserve(self, key: str, holder: str, epoch: int, for_s: float) -> bool:
@@ -297,8 +297,8 @@ class KeyedQueue(Queue, Protocol):
         messages than there are, and none although there are ``more``."""
 
     async def put_back(self, returned: Sequence[PutBack]) -> list[str]:
-        """End deliveries that nothing has begun. Their messages are ready at once, in their old turn, and
-        their receives aren't counted, though receipts stay unique; returns stale receipts."""
+        """End deliveries whose handling has not begun. Their messages are ready at once, in their old turn,
+        and their receives aren't counted, though receipts stay unique; returns stale receipts."""
 
 
 class CallerStatement(NamedTuple):
@@ -347,4 +347,4 @@ class TransferableQueue(Queue, Protocol):
         TooLarge, and OperationRefused if a number is taken."""
 
     async def restore_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
-        """Add dead letters of another queue, with their times. One whose id is there stays as it is."""
+        """Add dead letters of another queue, with their times. A known id stays as it is."""

@@ -39,8 +39,8 @@ class QueueSetup(Protocol):
         """Return the findings about the stream's queue."""
 
     async def lacking(self, stream: str) -> str:
-        """Return in words what is missing beside a stream's queue, or "". What can't be checked counts as
-        there. Raises ConfigError if the queue itself is missing."""
+        """Return a description of what is missing beside a stream's queue, or "". What can't be checked
+        counts as there. Raises ConfigError if the queue itself is missing."""
 
     async def identity(self) -> str:
         """Return whose credentials are used, and where. Raises ConfigError, Unavailable."""

@@ -166,12 +166,12 @@ class SlotCall:
     """One call into a slot, which a caller may watch. Times are the node's monotonic ones.
 
     Attributes:
-        timeout_s: how long it may be at work without progress.
-        of: what it is for: the full key of a stream, or words.
+        timeout_s: seconds for which it may work without progress.
+        of: its purpose: the full key of a stream, or words.
         begun_at: when the slot began it; None while it waits there.
         advanced_at: when it was last seen to advance.
-        loading: the model that it is loading, "" for none: that is no handler's time.
-        note: what its handler last said.
+        loading: the model that it is loading, "" for none; that time isn't the handler's.
+        note: the last note of its handler.
     """
 
     __slots__ = ("_on_begun", "advanced_at", "begun_at", "loading", "note", "of", "timeout_s")
@@ -421,8 +421,8 @@ class TaskWorker(Protocol):
         """Raise once if the attempt was cancelled. Called in the middle of the handler."""
 
     def coroutines(self) -> Collection[asyncio.Task[Any]]:
-        """Return the asyncio tasks of a handler that is ``async def``: what waits there is on no thread's
-        stack. May be called from any thread."""
+        """Return the asyncio tasks of an ``async def`` handler, which are on no thread's stack while they
+        wait. May be called from any thread."""
 
 
 class Listener(Protocol):
@@ -454,8 +454,8 @@ class TaskSlot(Slot, Protocol):
         attempt that isn't running."""
 
     def lease(self, seconds: float | None) -> None:
-        """Have the process and its descendants killed after so long, whatever becomes of the node, unless
-        this is called again; None: never."""
+        """Have the process and its descendants killed after ``seconds``, even if the node dies, unless this
+        is called again; None: never."""
 
     async def dump(self) -> str:
         """Return the stacks of its threads, "" if it doesn't answer in a tenth of a second."""

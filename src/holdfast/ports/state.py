@@ -43,8 +43,8 @@ class Risk(NamedTuple):
 class DatabaseHealth(msgspec.Struct, frozen=True):
     """The old versions of rows in a database, and the reason why it can't remove them.
 
-    ``snapshot_s`` is how old the oldest snapshot is, and ``snapshot_transactions`` how many transactions came
-    after it, by the kind of its holder; a kind whose age isn't known is left out. ``dead_rows`` and
+    ``snapshot_s`` is the age of the oldest snapshot, and ``snapshot_transactions`` the number of later
+    transactions, by the kind of its holder; a kind whose age isn't known is left out. ``dead_rows`` and
     ``live_rows`` count the old versions of rows, and the rows, of each of Holdfast's tables."""
 
     snapshot_s: Mapping[str, float]

@@ -11,7 +11,7 @@ import msgspec
 class OutgoingEffect(msgspec.Struct, frozen=True):
     """An effect that is handed over. ``id`` is the same at each repeat, so that a target can know it.
     ``target`` is what the handler named, and ``key`` the target's key, "" for none. ``sender`` is the full
-    key of the stream that sent it, and ``cause`` the identity of the message therein; or ``sender`` is type
+    key of the stream that sent it, and ``cause`` the identity of that message; or ``sender`` is type
     and task id of a task, and ``cause`` its task id. ``hops`` counts the effects that led to it,
     with this one. ``refused`` is why its target doesn't take it, for dead letters. ``traceparent`` is its
     place in a trace, "" for none, which a target passes on as W3C Trace Context says."""

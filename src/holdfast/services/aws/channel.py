@@ -119,7 +119,7 @@ class Channel:
         return reply.messages or []
 
     async def hide(self, receipts: Sequence[str], seconds: float) -> list[str]:
-        """Set after how many seconds messages become visible again; returns the stale receipts."""
+        """Set the seconds after which messages become visible again; returns the stale receipts."""
         timeout = _visibility(seconds)
         entries = [{"ReceiptHandle": receipt, "VisibilityTimeout": timeout} for receipt in receipts]
         return await self._change("ChangeMessageVisibilityBatch", receipts, entries)

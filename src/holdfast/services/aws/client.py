@@ -242,14 +242,14 @@ class AwsClient:
 
         Args:
             operation: its name in the service's API, for the meter and for errors.
-            resource: what it is about (a queue, ``bucket/key``), for errors.
+            resource: the queue or the object (``bucket/key``), for errors.
             url: fully encoded, its query sorted; by default the endpoint's root.
             headers: more headers to send, all of them signed.
             body_sha256: the body's SHA-256 (hex), if the caller has it: signed, so the service compares it.
             sign_body: False leaves the body out of the signature where TLS guards it (S3 only).
             region: the region to sign for; by default the place's.
             reader: reads the answer's body, which is empty in the answer returned.
-            timeout_s: how long one try may take.
+            timeout_s: seconds for one try.
 
         Raises AwsRefused, ConfigError, Unavailable, OutcomeUnknown.
         """

@@ -111,7 +111,7 @@ class DeadLetters:
             return await self._drop(taken)
 
     async def count(self) -> int:
-        """About how many there are."""
+        """Return the approximate number of dead letters."""
         counts = await self.dead.attributes(*COUNTS)
         return sum(int(counts.get(name, 0)) for name in COUNTS)
 

@@ -130,7 +130,7 @@ class SqsQueue:
         return 0
 
     async def depth(self) -> Depth:
-        """Return the counts of SQS: approximate, and some seconds old. There is no lag."""
+        """Return the counts of SQS, which are approximate and some seconds old, without a lag."""
         counts, dead = await asyncio.gather(self._channel.attributes(*COUNTS), self._count_dead())
         ready, in_flight, delayed = (int(counts.get(name, 0)) for name in COUNTS)
         return Depth(ready, in_flight, delayed, dead)

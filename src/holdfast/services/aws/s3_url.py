@@ -55,7 +55,7 @@ def locate(url: str) -> Spot:
         key = unquote(path, errors="strict")
     except UnicodeDecodeError:
         raise InvalidMessage(f"{url!r} holds bytes that are not UTF-8") from None
-    # What stands between here and S3 may resolve these, and so read or sign another object.
+    # A proxy may resolve these, and so read or sign another object.
     if "\0" in key or not {".", ".."}.isdisjoint(key.split("/")):
         raise InvalidMessage(f"{url!r} has a segment '.' or '..', or a NUL")
     return Spot(bucket, key)

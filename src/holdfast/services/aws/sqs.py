@@ -90,7 +90,7 @@ class QueueAttributes(msgspec.Struct, rename="pascal"):
 
 
 class Sqs:
-    """Calls to SQS. ``queue`` is a queue's URL wherever one is asked for."""
+    """Calls to SQS. The parameter ``queue`` is a queue's URL."""
 
     def __init__(self, client: AwsClient) -> None:
         self.client = client

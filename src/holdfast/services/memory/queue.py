@@ -74,8 +74,7 @@ class MemoryQueue:
         clock: its time.
         log: where events go; share one list between services to have one order of all events.
         by_key: know the keys of messages.
-        fifo: keep the order of a key: of what is sent with one, nothing is delivered while any of it is
-            in flight.
+        fifo: keep the order of a key: none of its messages is delivered while one is in flight.
         choose: takes the visible messages, oldest first, and returns those to deliver in their order.
             It may drop some, or add messages in flight, which are then delivered twice.
     """
@@ -163,7 +162,7 @@ class MemoryQueue:
             self.messages.pop(message.number, None)
             self._note("deleted", message)
         if self.fifo:
-            self._bell.ring()  # what was behind them may be delivered
+            self._bell.ring()  # messages behind them may be delivered
         return [receipt for receipt in stale if self._find(receipt)]
 
     async def give_back(self, receipts: Sequence[str], delay_s: float) -> list[str]:
@@ -253,7 +252,7 @@ class MemoryQueue:
         return standing
 
     def _end(self, key: str) -> None:
-        """End a reservation: what it kept is visible to all."""
+        """End a reservation: its messages are visible to all."""
         del self.reservations[key]
         for number, message in self.messages.items():
             if message.key == key and self._is_visible(number):
@@ -353,7 +352,7 @@ class MemoryQueue:
         return message
 
     def _hide(self, message: StoredMessage, seconds: float) -> None:
-        """Make a message invisible for so long from now; 0 shows it."""
+        """Make a message invisible for ``seconds`` from now; 0 shows it."""
         message.visible_at = self._clock.monotonic() + seconds
         entry = (message.visible_at, message.number)
         heapq.heappush(self._hidden, entry)
@@ -374,7 +373,7 @@ class MemoryQueue:
                 heapq.heappush(self._visible, (-message.priority, number))
 
     def _next_visible_s(self) -> float:
-        """Return in how many seconds a message or the end of a reservation shows something."""
+        """Return the seconds until a message becomes visible or a reservation ends."""
         times = [at for at, _ in self._hidden[:1]] + [each.ends_at for each in self.reservations.values()]
         return min(times, default=math.inf) - self._clock.monotonic()
 
@@ -429,8 +428,7 @@ class MemoryQueue:
         return message.receipt != receipt
 
     def _resolve(self, receipts: Sequence[str]) -> tuple[list[StoredMessage], list[str]]:
-        """Return the messages whose deliveries the receipts stand for, and the receipts that stand for
-        none."""
+        """Return the messages of valid receipts, and the stale receipts."""
         check_batch(receipts, self.max_batch)
         standing: list[StoredMessage] = []
         stale: list[str] = []

@@ -33,7 +33,8 @@ Before = Callable[["MemorySlot", str, str, MessageWork], Awaitable[None]]
 
 
 class PendingCall(NamedTuple):
-    """A call that a simulated child has to answer: its number, its lane, what is to be done, who waits."""
+    """A call that a simulated child has to answer: its number, its lane, the work, and the future of its
+    answer."""
 
     number: int
     lane: tuple[str, str]
@@ -214,8 +215,8 @@ class MemorySlot:
 class MemorySlots(SimulatedPool[MemorySlot]):
     """Makes simulated slots, each with a worker from ``make``.
 
-    ``before`` runs ahead of every message; ``spawn_s`` is how long a new slot takes, ``close_timeout_s`` how
-    long its handlers may take to close. ``slots`` lists the living.
+    ``before`` runs ahead of every message; a new slot takes ``spawn_s``, and its handlers may take
+    ``close_timeout_s`` to close. ``slots`` lists the living ones.
     """
 
     def __init__(

@@ -168,8 +168,7 @@ class MemoryTaskSlot:
 class MemoryTaskSlots(SimulatedPool[MemoryTaskSlot]):
     """Makes simulated slots, each with a worker from ``make``.
 
-    ``before`` runs ahead of every attempt; ``spawn_s`` is how long a new slot takes.
-    ``slots`` lists the living.
+    ``before`` runs ahead of every attempt; a new slot takes ``spawn_s``. ``slots`` lists the living ones.
     """
 
     def __init__(

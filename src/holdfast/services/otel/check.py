@@ -1,4 +1,4 @@
-"""Asks a collector whether it takes what is sent to it, with the official exporters."""
+"""Checks with the official exporters whether a collector accepts data."""
 
 from __future__ import annotations
 

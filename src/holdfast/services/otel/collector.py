@@ -1,4 +1,4 @@
-"""The state of a collector: whether it accepts what is sent. Each change is logged."""
+"""The state of a collector: whether it accepts data. Each change is logged."""
 
 from __future__ import annotations
 

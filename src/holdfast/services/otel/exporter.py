@@ -58,9 +58,9 @@ SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class OtlpExporter:
-    """Exports spans to the collector at ``url``. ``resource`` says who makes them, by the names of
-    OpenTelemetry's semantic conventions; the variables ``OTEL_RESOURCE_ATTRIBUTES`` and
-    ``OTEL_EXPORTER_OTLP_HEADERS`` of OpenTelemetry are heeded."""
+    """Exports spans to the collector at ``url``. ``resource`` names their source, by OpenTelemetry's semantic
+    conventions; the variables ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_EXPORTER_OTLP_HEADERS`` of
+    OpenTelemetry are heeded."""
 
     def __init__(self, url: str, resource: Mapping[str, str], log: Any) -> None:
         self.exported = 0
@@ -120,7 +120,7 @@ class OtlpExporter:
         close()
 
     def _begin(self) -> None:
-        """Start the thread. If there is no room for one, spans wait, and each that comes tries again."""
+        """Start the thread. If that fails, spans wait, and each new one tries again."""
         thread = threading.Thread(target=self._run, name="holdfast-spans", daemon=True)
         try:
             thread.start()

@@ -155,8 +155,8 @@ def _histograms(family: Family, began_ns: int, now_ns: int) -> Iterable[Histogra
 
 
 async def _in_thread(export: Callable[[], MetricExportResult]) -> bool:
-    """Return True if a collector took what was exported to it. The thread ends with the process: a collector
-    that doesn't answer holds up no end."""
+    """Export in a thread; returns True if the collector accepted. The thread is a daemon, so a silent
+    collector doesn't delay the end of the process."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[bool] = loop.create_future()
 

@@ -44,7 +44,7 @@ NOTIFY = "SELECT pg_notify(%s, payload) FROM unnest(%s::text[]) AS payload"
 
 class PostgresBells:
     """Rings topics for all processes that use the schema. ``listen_to`` connects the listener; None: this
-    process hears only its own rings."""
+    process gets only its own rings."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class PostgresBells:
         return bool(self._waiting)
 
     def ring(self, topics: Iterable[str]) -> None:
-        """Wake what waits for these topics. Call it after the commit of what is to be found."""
+        """Wake the waiters for these topics. Call it after the commit that they wait for."""
         topics = set(topics)
         self.ring_here(topics)
         self._rung |= topics
@@ -94,7 +94,7 @@ class PostgresBells:
             self._ringer = asyncio.create_task(self._send_rings())
 
     def ring_here(self, topics: Iterable[str]) -> None:
-        """Wake what waits for these topics in this process."""
+        """Wake the waiters for these topics in this process."""
         for topic in topics:
             for event in self._waiting.get(topic, ()):
                 event.set()

@@ -377,7 +377,7 @@ class StateChanges:
         return {due[id_].key: oldest for id_, oldest in await rows.fetchall() if oldest is not None}
 
     async def write(self, connection: Connection, work: StateWrites) -> None:
-        """Write what was decided."""
+        """Write all decided changes."""
         if work.rows:
             columns = list(zip(*work.rows, strict=True))
             parameters = (
@@ -537,7 +537,7 @@ class _Answers(Sequence[Any]):
 
 
 def prepare(commit: Commit) -> CommitCall:
-    """Encode what is written of a commit."""
+    """Encode the parts of a commit's rows."""
     c = commit
     return CommitCall(
         c.key,
@@ -552,8 +552,8 @@ def prepare(commit: Commit) -> CommitCall:
 
 
 def bytes_of(change: StateCall) -> int:
-    """Return the size of what is written of a change: state, results, effects, identities and timers; or of
-    what an opening reads, as far as that is known before."""
+    """Return the bytes that a change writes (state, results, effects, identities and timers), or the estimate
+    of what an opening reads."""
     if isinstance(change, OpenCall):
         return OPENED_BYTES
     if not isinstance(change, CommitCall):
@@ -581,8 +581,8 @@ def whole(row: Sequence[Any]) -> Checkpoint:
 
 
 def left_of(key: str, at: float, timers: bytes, record: bytes, idle_before: float) -> bytes | None:
-    """Return what is left of the record of a checkpoint that expires; None if it must not. It has no pending
-    effects, and is never due."""
+    """Return the rest of the record of a checkpoint that expires; None if it must not. The checkpoint has no
+    pending effects, and is never due."""
     standing = whole((key, 0, 0, at, 0.0, record, timers, None, None, None))
     if not ledger.may_expire(standing, idle_before):
         return None

@@ -80,7 +80,7 @@ class _Answer(NamedTuple):
 
 class _WatchPage(NamedTuple):
     """The result of one look of a watcher. ``number``: the change from where to go on, or -1 if some were
-    missed. ``lapse_s``: after how many seconds the next membership lapses, or None. ``untidy``: the tables
+    missed. ``lapse_s``: seconds until the next membership lapses, or None. ``untidy``: the tables
     should be rebuilt."""
 
     number: int

@@ -76,9 +76,8 @@ PLANNING = {
 
 
 class PostgresDatabase:
-    """Connections to one database. ``timeout_s`` bounds each transaction, and ``lock_timeout_s`` for how long
-    a process may hold one open while it does nothing. ``expands`` says whether the schema is expanded at the
-    first connection."""
+    """Connections to one database. ``timeout_s`` limits each transaction, and ``lock_timeout_s`` the time for
+    which an idle process may hold one open. With ``expands``, the first connection expands the schema."""
 
     def __init__(
         self,
@@ -112,9 +111,9 @@ class PostgresDatabase:
     def lane(self, name: LaneName) -> PostgresLane:
         """Return the lane of this name."""
         if name not in self._lanes:
-            # Each statement is to see what was committed when it got the locks before it.
+            # Each statement sees everything that was committed when the one before got its locks.
             begin = ["BEGIN ISOLATION LEVEL READ COMMITTED"]
-            if not self.address.prepares:  # what is set for a connection would be set for others too
+            if not self.address.prepares:  # a setting of the connection would reach other clients of the pool
                 statements = [
                     f"set_config('{name}', '{value}', true)"
                     for name, value in (PLANNING | READING | self._limits).items()
@@ -135,8 +134,8 @@ class PostgresDatabase:
         return schema.qualified(text, self.address.schema).encode()
 
     async def migrate(self, *, contract: bool = False) -> list[int]:
-        """Expand the schema, or contract it too, however long that takes; returns the numbers of what was
-        applied."""
+        """Expand the schema, or contract it too, without a time limit; returns the numbers of the applied
+        migrations."""
         async with self._apart() as connection:
             return await schema.migrate(connection, self.address.schema, contract=contract)
 
@@ -147,7 +146,7 @@ class PostgresDatabase:
 
     @contextlib.asynccontextmanager
     async def _apart(self) -> AsyncIterator[Connection]:
-        """Yield a connection of its own, whose schema is as it is found."""
+        """Yield a separate connection, which doesn't migrate the schema."""
         try:
             connection = await self._open(self.address.conninfo)
             try:

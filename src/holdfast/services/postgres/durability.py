@@ -15,7 +15,7 @@ SELECT name, setting FROM pg_settings WHERE name IN (
     'server_version_num', 'server_encoding', 'fsync', 'full_page_writes', 'synchronous_commit',
     'synchronous_standby_names')"""
 
-# Users without the rights of pg_monitor see the rows, but not what is in them.
+# Users without the rights of pg_monitor see the rows, but not their contents.
 STANDBYS = "SELECT sync_state FROM pg_stat_replication"
 
 RIGHTS = """
@@ -38,7 +38,7 @@ FLUSHED = ("on", "remote_write", "remote_apply", "local")
 
 class ServerStatus(NamedTuple):
     """A server's description of itself. ``standbys`` holds the ``sync_state`` of each, None where this user
-    may not see it. ``creates`` is None where there is no schema yet."""
+    may not see it. ``creates`` is None without a schema."""
 
     settings: Mapping[str, str]
     standbys: list[str | None]
@@ -71,7 +71,7 @@ async def check(database: PostgresDatabase) -> list[Risk]:
 
 
 def judge(standing: ServerStatus, schema: str) -> list[Risk]:
-    """Return the risks in what a server says of itself."""
+    """Return the risks in a server's description of itself."""
     return [
         *_judge_server(standing),
         *_judge_disk(standing.settings),

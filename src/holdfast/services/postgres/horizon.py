@@ -78,7 +78,7 @@ NAMES = {
 
 class HorizonHolder(NamedTuple):
     """A holder of old versions: a transaction, replication slot or standby that keeps them from being
-    removed. ``open_s`` is for how many seconds already; None if that isn't known."""
+    removed. ``open_s`` is its age in seconds; None if unknown."""
 
     kind: str
     who: str

@@ -96,7 +96,7 @@ class PostgresLane:
 
     Calls raise Unavailable if they had no effect and may be made again, OutcomeUnknown if they may have had
     one, ConfigError if the server refuses this user, and OperationRefused for any other refusal. After a
-    transaction that took too long they raise Unavailable at once, for as long as ``PAUSES`` says.
+    transaction that took too long they raise Unavailable at once, for the time in ``PAUSES``.
     """
 
     def __init__(
@@ -136,9 +136,9 @@ class PostgresLane:
 
         It returns for each item, in order, its result, or an error for that item alone; these are looked at
         only once committed. It may be run again after a rollback, with fewer items. It runs in pipeline mode:
-        a statement whose result isn't fetched costs no round trip. What isn't ``durable`` is answered before
-        the disk has it, so that a crash of the server may take it back. ``weight`` is how many small items
-        take as long as this one.
+        a statement whose result isn't fetched costs no round trip. An item that isn't ``durable`` is answered
+        before the disk has it, so that a crash of the server may take it back. ``weight`` is the number of
+        small items that take as long as this one.
         """
         result: T = await self._submit(operation, item, durable=durable, weight=weight)
         return result

@@ -163,8 +163,8 @@ SELECT (SELECT count(*) FROM due), (SELECT max(visible_at) FROM due), (SELECT co
 FROM fast"""
 
 # Forgets reservations that ended a minute ago and have nothing left: by then, every statement that saw it
-# alive has ended. What is kept is renewed in pieces, long before it would show to nodes of versions that know
-# no keys.
+# alive has ended. Messages of reserved keys are renewed in pieces, long before nodes of versions that know no
+# keys would see them.
 TIDY = """
 WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
@@ -254,16 +254,16 @@ class ReceiveCall(NamedTuple):
 
 
 class ReceiveAnswer(NamedTuple):
-    """The deliveries of a receive. If there are none, ``due_s`` is in how many seconds a message may show:
-    0 if there may be more to set aside, infinite if that isn't soon."""
+    """The deliveries of a receive. If there are none, ``due_s`` is the seconds until a message may show: 0 if
+    there may be more to set aside, infinite if that isn't soon."""
 
     deliveries: list[Delivery]
     due_s: float
 
 
 class SettleCall(NamedTuple):
-    """A call that settles deliveries. With a ``delay`` in microseconds they are hidden for so long, and ended
-    if ``ends`` says so; without, their messages are deleted."""
+    """A call that settles deliveries. With a ``delay`` in microseconds they are hidden for that time, and
+    ended with ``ends``. Without a delay, their messages are deleted."""
 
     queue: str
     receipts: Sequence[str]
@@ -341,7 +341,7 @@ class PostgresMessages:
         return [_stale(one, known) for one in asked]
 
     async def free(self, connection: Connection, asked: Sequence[tuple[str, str]]) -> list[int]:
-        """Show what the dead holder of a queue's deliveries had; returns how many."""
+        """Show the messages of a dead holder; returns how many."""
         freed = []
         for queue, holder in asked:
             done = await connection.execute(self._free, {"queue": queue, "holder": holder})
@@ -350,7 +350,7 @@ class PostgresMessages:
         return freed
 
     async def sort(self, connection: Connection, queue: str) -> bool:
-        """Set aside what is of reserved keys, among the next ready messages; return True if all were looked
+        """Set aside messages of reserved keys among the next ready ones; return True if all were looked
         at by now."""
         sorting = self._sortings.setdefault(queue, Sorting())
         begin_at = self._clock.monotonic()
@@ -411,8 +411,8 @@ class PostgresMessages:
         return SortResult(*await looked.fetchone() or (0, None, 0, None, 0))
 
     async def _due(self, connection: Connection, queue: str) -> tuple[int, float, int]:
-        """Return the server's time in microseconds, in how many seconds something shows, if it is soon, and
-        how many reservations the queue knows."""
+        """Return the server's time in microseconds, the seconds until a message shows (if that is soon), and
+        the number of known reservations."""
         asked = {"queue": queue, "soon": round(SAFETY_S * 1e6)}
         looked = await connection.execute(self._next_due, asked, binary=True)
         now, due, known = await looked.fetchone() or (0, None, 0)
@@ -455,7 +455,7 @@ def delay_of(message: Outgoing) -> int:
 
 
 def sent_message(queue: str, message: Outgoing) -> SentMessage:
-    """Return a message as it is added."""
+    """Return the row of a message to add."""
     attributes = encode_attributes(message.attributes).decode()
     return SentMessage(queue, delay_of(message), message.key.encode(), attributes, message.body)
 

@@ -1,4 +1,4 @@
-"""The queue in PostgreSQL: one of many whose messages are in one table."""
+"""The queue in PostgreSQL: one of many queues with messages in one table."""
 
 from __future__ import annotations
 
@@ -153,7 +153,8 @@ REDRIVE = f"""{LOCKED}, dropped AS (
 )
 SELECT count(*) FROM sent"""  # noqa: S608
 
-# Drops the old ones of the first letters after an id. Returns how many; how many it looked at, and the last.
+# Drops the old ones of the first letters after an id. Returns the number of dropped and of checked ones, and
+# the last.
 EXPIRE = """
 WITH page AS MATERIALIZED (
     SELECT id, at FROM {schema}.dead_letters WHERE queue = %s AND id > %b ORDER BY id LIMIT %s

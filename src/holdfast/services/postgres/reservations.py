@@ -52,8 +52,8 @@ UPDATE {schema}.reservations AS r SET ends_at = {schema}.micros(clock_timestamp(
 FROM fast, living WHERE r.queue = %(queue)s AND r.key = living.key
 RETURNING r.key"""
 
-# Who holds the key, what is kept of it, and its delivery are one step. Rows that another has locked are
-# waited for: if passed over, they would come behind later ones.
+# Checking the holder, and reading and delivering the key's messages, are one step. Rows that another has
+# locked are waited for: if passed over, they would come behind later ones.
 TAKE = """
 WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
@@ -168,8 +168,8 @@ class _TakeMark(NamedTuple):
 
 
 class PostgresReservations:
-    """The reservations in a database. All are operations of a lane. A take is to run alone: what it has taken
-    would be lost if another one failed."""
+    """The reservations in a database. All are operations of a lane. A take runs alone: its messages would be
+    lost if another one in the same call failed."""
 
     def __init__(self, messages: PostgresMessages, clock: Clock) -> None:
         self._messages = messages
@@ -207,8 +207,8 @@ class PostgresReservations:
         return [None for _ in asked]
 
     async def take(self, connection: Connection, asked: TakeCall) -> Taken | None:
-        """Deliver what is kept of a key to its holder. Unless the last take has left something, what is ready
-        is set aside first."""
+        """Deliver the messages of a reserved key to its holder. Unless the last take has left some, ready
+        messages are set aside first."""
         place = (asked.queue, asked.key)
         left = self._left.get(place)
         all_sorted = left is None and await self._messages.sort(connection, asked.queue)

@@ -52,7 +52,7 @@ class FoundRow(NamedTuple):
     known: int = 0
 
     def place(self) -> tuple[bool, bool, int, int]:
-        """Return the order in which messages are delivered: kept ones, what comes again, and new ones."""
+        """Return the sort key of the delivery order: kept messages, repeated ones, new ones."""
         if self.kept:
             return False, False, self.number if self.turn is None else self.turn, self.number
         return True, self.visible_at is None, self.visible_at or 0, self.number

@@ -1,4 +1,5 @@
-"""The state store in PostgreSQL. See ``changes.py`` for what is written, and ``results.py`` for the log."""
+"""The state store in PostgreSQL. See ``changes.py`` for the writes, and ``results.py`` for the results
+log."""
 
 from __future__ import annotations
 

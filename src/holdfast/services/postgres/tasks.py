@@ -214,7 +214,7 @@ class PostgresTasks(TaskStore):
         if state is not None:
             filters += "AND state = %(state)s "
             if state is not State.SUCCEEDED:
-                filters += "AND open "  # as the index says, or it isn't used
+                filters += "AND open "  # the condition of the index, or it isn't used
         if type:
             filters += "AND type = %(type)b"
         asked = {
@@ -320,7 +320,7 @@ class PostgresTasks(TaskStore):
         now: float,
         briefs: Briefs,
     ) -> Answer:
-        """Make one change; what is to be sent with it goes to ``briefs``."""
+        """Make one change; the message to send with it is added to ``briefs``."""
         was = standing.get(request.task_id)
         try:
             after = judge(was, request.change, now)
@@ -351,7 +351,7 @@ class PostgresTasks(TaskStore):
             await connection.execute(self._delay, (self._app, [*delayed], numbers(delayed.values())))
 
     async def _expire(self, connection: Connection, before: float, after: tuple[float, bytes]) -> ExpiryPage:
-        """Drop what has expired of the tasks next after one."""
+        """Drop the expired tasks of the next page."""
         looked = await connection.execute(
             self._oldest, (self._app, before, *after, EXPIRE_BATCH), binary=True
         )
@@ -370,7 +370,7 @@ def _bytes_of(request: TaskRequest) -> int:
 
 
 def _columns(tasks: Collection[Task]) -> tuple[Any, ...]:
-    """Return what is written of tasks: type, state, whether each is open, when it moved, and its record."""
+    """Return the columns of tasks: type, state, whether each is open, when it moved, and its record."""
     return (
         [task.type.encode() for task in tasks],
         words(task.state.value for task in tasks),

@@ -43,7 +43,7 @@ SELECT greatest((SELECT max(cursor) FROM {schema}.results), (SELECT last FROM {s
 
 
 class StateTransfer:
-    """Writes what is transferred, in transactions of the caller."""
+    """Writes transferred data, in transactions of the caller."""
 
     def __init__(self, database: PostgresDatabase, state_changes: StateChanges) -> None:
         self._changes = state_changes
@@ -52,8 +52,8 @@ class StateTransfer:
         self._raise, self._last = sql(RAISE), sql(LAST)
 
     async def restore(self, connection: Connection, checkpoints: Sequence[Checkpoint]) -> None:
-        """Write checkpoints of keys that aren't known. The window is as large as what is in it: the next
-        commit says how large it is to be."""
+        """Write checkpoints of keys that aren't known. The window is as large as its identities are many; the
+        next commit sets the window."""
         if not checkpoints:
             return
         rows = [

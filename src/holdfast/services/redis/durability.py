@@ -31,7 +31,7 @@ async def check(connection: RedisConnection) -> list[Risk]:
 
 
 def judge(server: str, settings: Mapping[str, str], info: Mapping[str, str]) -> list[Risk]:
-    """Return the risks in a server's settings (CONFIG GET) and what it says of itself (INFO)."""
+    """Return the risks in a server's settings (CONFIG GET) and its description of itself (INFO)."""
     return [
         *judge_version(server, info),
         *_judge_disk(server, settings),

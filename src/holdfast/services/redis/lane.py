@@ -150,7 +150,9 @@ class Lane:
         would have an unknown outcome."""
         while self._connection is None or self._leave or is_broken(self._connection):
             await self._drop()
-            self._leave = False  # before the connection is made: it may be asked for meanwhile, of that one
+            self._leave = (
+                False  # before connecting: ``leave`` may be called meanwhile, for the new connection
+            )
             self._connection = await self._connect()
         return self._connection
 

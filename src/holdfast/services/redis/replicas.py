@@ -50,7 +50,7 @@ class Replicas:
         await done
 
     async def close(self) -> None:
-        """Disconnect; what waits fails."""
+        """Disconnect. Pending confirmations fail."""
         await self._connection.close()
         await asyncio.gather(*self._workers.values())
 

@@ -236,7 +236,7 @@ class Results:
 
 
 class LogListener:
-    """Listens for what comes to the log of ``stream`` (all of them: "") in a shard after a cursor."""
+    """Listens for results of ``stream`` ("": of all streams) in a shard after a cursor."""
 
     __slots__ = ("after", "bells", "shard", "stream")
 

@@ -76,7 +76,7 @@ class RedisServers:
         return await self._open(self._address.hosts[0])
 
     async def slots(self, nodes: set[Host]) -> list[Host | None]:
-        """Return the master of each slot of the Cluster, as the first says that answers."""
+        """Return the master of each slot of the Cluster, from the first node that answers."""
         self._meter.count("redis", "CLUSTER SLOTS")
         return await self._first([self._slots_by(node) for node in sorted(nodes | {*self._address.hosts})])
 

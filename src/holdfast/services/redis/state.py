@@ -405,7 +405,7 @@ def _started(fields: Mapping[bytes, bytes]) -> Started | None:
 
 
 def _acting(commit: Commit) -> Sequence[Word]:
-    """Return what the commit says of effects, timers, and when its key is due; nothing if it says nothing."""
+    """Return the words of a commit about effects, timers and its due time; empty without any."""
     c = commit
     if not (c.due or c.timers is not None or c.effects or c.dropped or c.refused):
         return ()

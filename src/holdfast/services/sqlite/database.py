@@ -130,7 +130,7 @@ class Database:
             lock_timeout_s: a process that is stopped in a transaction is killed when another has waited
                 for it so long.
             busy_timeout_s: writes that have waited so long for a process that runs are Unavailable.
-            expands: whether the schema is updated; False leaves it as it is found.
+            expands: whether the schema is updated.
             access: the modes of the file and of folders, where they are created; None creates neither.
                 The files beside it get the same mode.
 
@@ -261,7 +261,7 @@ class Database:
         """Run ``query`` in the reader thread; returns its result. Each statement sees what was committed
         when it began.
 
-        ``confirmed``: what it found, if anything, is safe from power failures too."""
+        ``confirmed``: the rows found are safe from power failures too."""
         call = called(query, None, confirmed)
         self._reader.put(call)
         result: T = await call.future
@@ -274,7 +274,7 @@ class Database:
         )
 
     async def close(self) -> None:
-        """Finish what was called and close the file, once every opening has been closed."""
+        """Finish pending calls and close the file, once every opening has been closed."""
         with self._sharing:
             self._users -= 1
             if self._users:
@@ -431,7 +431,7 @@ class Batch:
 
 
 def confirm(log: int) -> None:
-    """Return once the disk has what was written to the log."""
+    """Return once the disk has the written log."""
     if sys.platform == "darwin":
         fcntl.fcntl(log, fcntl.F_FULLFSYNC)
     else:

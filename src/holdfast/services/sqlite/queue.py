@@ -125,7 +125,7 @@ UPDATE messages SET state = 2, visible_at = 0, holder = NULL, aside = NULL,
     key = coalesce(r.key, messages.key), excused = messages.excused + r.excused
 FROM r WHERE messages.id = r.id AND messages.receives = r.receives AND holder IS NOT NULL AND queue = ?"""
 
-# Begins with the word itself, or the sqlite3 module would not count what it deletes.
+# Begins with DELETE, or the sqlite3 module would not count the deleted rows.
 DELETE = """
 DELETE FROM messages WHERE id IN (
     WITH r (id, receives) AS (VALUES {rows})
@@ -650,7 +650,7 @@ class SqliteQueue(NumberedQueue):
         return [[each.receipt for each in returned if each.receipt not in standing] for returned in asked]
 
     def _standing(self, transaction: Transaction, receipts: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Return the receipts whose deliveries count, and what they say."""
+        """Return the valid receipts, each with its number and receives."""
         numbered = {receipt: row for receipt in receipts if (row := read_receipt(receipt))}
         standing = transaction.list_rows(STANDING, list(numbered.values()), self._known_number)
         return {receipt: numbered[receipt] for receipt in standing}

@@ -21,7 +21,7 @@ ASIDE_S = 900.0
 versions put it off again in time."""
 
 PUT_OFF_EVERY_S = 60.0
-"""The seconds between two looks for messages that were set aside long ago."""
+"""Seconds between two searches for messages that were set aside long ago."""
 
 LIVING = "SELECT key FROM reservations WHERE queue = ? AND ends_at > ?"
 

@@ -514,7 +514,7 @@ def _expire(transaction: Transaction, keys: Sequence[str], idle_before: float) -
 
 
 def _lease(transaction: Transaction, before: float, limit: int, lease_s: float) -> list[str]:
-    """Hand out keys that are due, as :func:`holdfast.rules.streams.ledger.lease_due` says."""
+    """Lease due keys, as :func:`holdfast.rules.streams.ledger.lease_due` does."""
     rows = transaction.execute(DUE, (before, limit)).fetchall()
     if rows:
         transaction.change_rows(LEASE, rows, before + lease_s)

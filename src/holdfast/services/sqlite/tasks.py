@@ -31,7 +31,7 @@ from holdfast.rules.tasks.task import (
 from holdfast.services.sqlite.database import Database, Transaction
 
 EXPIRE_BATCH = 500
-"""Tasks that one transaction looks at to drop them, so that others don't wait for it."""
+"""Tasks that one transaction checks, so that others don't wait long for it."""
 
 STANDING = """
 WITH k (trace) AS (VALUES {rows})
@@ -76,7 +76,7 @@ Answers = list[Answer]
 
 
 class ExpiryPage(NamedTuple):
-    """Tasks looked at to drop them, up to the id ``last``; ``more``: those after may have expired too."""
+    """A page of checked tasks, up to the id ``last``. ``more``: later ones may have expired too."""
 
     dropped: int
     last: int
@@ -148,7 +148,9 @@ class SqliteTasks(TaskStore):
             filters += "AND state = ? "
             values.append(state.value)
             if state is not State.SUCCEEDED:
-                filters += f"AND state <> '{State.SUCCEEDED}' "  # as the index says, or it isn't used
+                filters += (
+                    f"AND state <> '{State.SUCCEEDED}' "  # the condition of the index, or it isn't used
+                )
         if type:
             filters += "AND type = ?"
             values.append(type)
@@ -242,7 +244,7 @@ def _count(transaction: Transaction, number: int | None, counts: Counter[tuple[s
 
 
 def _expire(transaction: Transaction, number: int, before: float, after: int) -> ExpiryPage:
-    """Drop what has expired of the tasks next after an id."""
+    """Drop the expired tasks of the next page."""
     page = transaction.execute(OLDEST, (after, EXPIRE_BATCH)).fetchall()
     counts, expired = Counter[tuple[str, str]](), []
     for row, app, _, record in page:

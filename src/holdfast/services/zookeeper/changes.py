@@ -211,7 +211,7 @@ class ChangeFeed:
                     noted |= entry.kind != "claim"
                     self._apply(entry, zxid)
             if noted:
-                continue  # the list is older than what was noted
+                continue  # the list is older than the notes
             joined = await self._read_members(unknown)
             for path in sorted(known):
                 self._apply(LogEntry("left", path=path), 0)

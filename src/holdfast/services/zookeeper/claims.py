@@ -180,7 +180,7 @@ async def _put(
 
 
 async def _exactly(session: ZooKeeperSession, claim: Claim) -> str:
-    """Return the owner's path, if ``claim`` is what stands. Raises _Gone."""
+    """Return the owner's path, if ``claim`` is the present one. Raises _ClaimGone."""
     standing = await read(session, claim.key)
     if standing is None or standing.claim != claim:
         raise _ClaimGone

@@ -68,7 +68,7 @@ def task(key: str) -> str:
 
 
 def lock(key: str) -> str:
-    """Return the path that keeps a key's claim as it is while it exists."""
+    """Return the path of a key's lock: while it exists, the claim doesn't change."""
     return f"{LOCKS}/{escape(key)}"
 
 

@@ -90,7 +90,7 @@ def decode_service(path: str, data: bytes) -> Member:
 
 
 def _address(host: Any, port: Any) -> str:
-    """Return the URL of what listens there; empty if these are no host and port."""
+    """Return the URL of a host and port; empty if they aren't valid."""
     if not (isinstance(host, str) and _HOST.fullmatch(host) and type(port) is int and 0 < port < 65536):
         return ""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -363,7 +363,7 @@ class ZooKeeperSession:
         return OutcomeUnknown(text) if wrote else Unavailable(text)
 
     def _ready(self) -> KazooClient:
-        """Return the client, which would keep what it is asked while interrupted, and send it late."""
+        """Return the client if it is connected: while interrupted it would keep calls, and send them late."""
         if not self.connected:
             raise Unavailable(f"{self._address}: the connection is interrupted{self._trouble.suffix}")
         return self._client

@@ -10,7 +10,7 @@ import pytest
 from holdfast.ports.queue import DeadLetter, Delivery, KeyedQueue, Outgoing, PutBack, Taken
 
 LONG_S = 60.0
-"""Longer than any test: what lasts for so long doesn't end."""
+"""Seconds that outlast any test."""
 
 PATIENCE_S = 10.0
 """Seconds for which a test waits for an expected event."""
@@ -199,7 +199,7 @@ class KeyedQueueConformance:
         assert await queue.receive(1, 2 * self.lapse_s, LONG_S, "other") == []
         assert [d.body for d in await _take_all(queue, "a", 1)] == [b"late"]
 
-    # --- what is put back
+        # --- messages that are put back
 
     async def test_a_message_that_is_put_back_shows_at_once_and_is_not_counted(
         self, queue: KeyedQueue, other_queue: KeyedQueue

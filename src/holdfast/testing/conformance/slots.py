@@ -1,4 +1,4 @@
-"""The promises of every maker of slots: first what holds for slots of both kinds, then what is special."""
+"""The promises of every maker of slots: first of both kinds, then of each kind."""
 
 from __future__ import annotations
 

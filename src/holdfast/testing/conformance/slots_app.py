@@ -72,7 +72,7 @@ class Count(StreamHandler[bytes]):
 
 @app.stream("echo", message=bytes)
 def echo(message: bytes, context: Context) -> bytes:
-    """Returns what it gets."""
+    """Return the body."""
     return message
 
 
@@ -113,7 +113,7 @@ class Refuse(StreamHandler[bytes]):
 
 @app.task("echo", body=str)
 def echo_task(body: str, job: Job) -> str:
-    """Returns what it gets."""
+    """Return the body."""
     return body
 
 

@@ -1,4 +1,4 @@
-"""The promises of every store and queue whose contents can be brought to another service and from one."""
+"""The promises of every store and queue whose contents can be transferred."""
 
 from __future__ import annotations
 
