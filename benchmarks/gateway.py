@@ -28,7 +28,7 @@ from benchmarks.gateways import gateways
 from benchmarks.proxies import Cores, Load, Rate, backends, cores, haproxy
 from benchmarks.report import Report
 from holdfast.errors import ConfigError
-from holdfast.gateway.haproxy.buffers import REPLAY_BYTES
+from holdfast.gateway.haproxy.binary import REPLAY_BYTES
 from holdfast.ports.coordinator import Coordinator, Member
 from holdfast.ports.coordinator import Load as NodeLoad
 from simulator.servers.loopback import free_port

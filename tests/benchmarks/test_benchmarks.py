@@ -159,10 +159,10 @@ def test_where_a_stream_sent_nothing_the_stall_is_said_to_be_unmeasurable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failover = import_module("benchmarks.gateway_failover")
-    assert failover.heard([4, 7], [[1.0, 3.0], [2.0]]) == [[1.0, 3.0], [2.0]]
+    assert failover.heard(["cam-4", "cam-7"], [[1.0, 3.0], [2.0]]) == [[1.0, 3.0], [2.0]]
 
     async def measure(report: object, *_: object) -> None:
-        failover.heard([4, 7], [[1.0, 3.0], []])
+        failover.heard(["cam-4", "cam-7"], [[1.0, 3.0], []])
 
     monkeypatch.setattr(failover, "measure", measure)
     monkeypatch.setattr(sys, "argv", ["gateway_failover"])

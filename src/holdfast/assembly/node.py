@@ -40,9 +40,8 @@ def make_node(services: Services, place: str | App) -> Node:
     from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
 
     from holdfast.cluster.host import Host  # noqa: PLC0415
-    from holdfast.cluster.metrics import NodeMetrics  # noqa: PLC0415
+    from holdfast.cluster.metrics import NodeMetrics, NodesWanted  # noqa: PLC0415
     from holdfast.cluster.node import Node  # noqa: PLC0415
-    from holdfast.cluster.nodes_wanted import NodesWanted  # noqa: PLC0415
     from holdfast.cluster.service_metrics import ServiceMetrics  # noqa: PLC0415
     from holdfast.http.serving import ConnectionMetrics, Connections  # noqa: PLC0415
 

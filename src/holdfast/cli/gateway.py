@@ -9,8 +9,7 @@ from holdfast.cli import exits, output
 from holdfast.cli.node import done_before, signals
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.errors import ConfigError
-from holdfast.gateway.haproxy.binary import OLDEST, find
-from holdfast.gateway.haproxy.buffers import REPLAY_BYTES, REPLAY_BYTES_MAX
+from holdfast.gateway.haproxy.binary import OLDEST, REPLAY_BYTES, REPLAY_BYTES_MAX, find
 from holdfast.wiring.services import Services
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 from holdfast.errors import ConfigError, SlotDied, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.slots import wire
-from holdfast.slots.descendants import memory_mb
+from holdfast.slots.descendants import MIB, memory_mb
 from holdfast.slots.launcher import ForkServer
 from holdfast.slots.process import ProcessSetup, SlotProcess
 from holdfast.system.interpreter import not_run
@@ -52,6 +52,20 @@ class SlotSettings:
     spawn_timeout_s: float = 120.0
     close_timeout_s: float = 5.0
     check_s: float = 1.0
+
+    def setup(self, *args: str, services: Sequence[str] = (), tasks: bool = False) -> wire.SlotSetup:
+        """Return the first message to the fork server. ``args`` are further arguments of the worker's
+        factory; the modules of ``services`` are imported before forking."""
+        places = [self.worker, *services, self.app if self.preload else ""]
+        return wire.SlotSetup(
+            os.getpid(),
+            [place.partition(":")[0] for place in places if place],
+            self.worker,
+            [self.app, *args],
+            self.memory_mb * MIB,
+            tasks=tasks,
+            show_locals=self.show_locals,
+        )
 
 
 class ForkserverSlots(Generic[A, P]):

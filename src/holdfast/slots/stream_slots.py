@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
 from holdfast.ports.slots import MessageWork, QueryResult, RunResult, SlotCall, SlotCalls
 from holdfast.slots import wire
-from holdfast.slots.descendants import MIB
 from holdfast.slots.process import ProcessSetup, SlotProcess
 from holdfast.slots.slots import ForkserverSlots, SlotSettings
 from holdfast.system.log import get_logger
@@ -166,14 +164,7 @@ def stream_slots(
 ) -> ForkserverSlots[[], ForkserverStreamSlot]:
     """Return the maker of slots for an app's streams. ``meter`` counts the handlers' calls to the object
     store."""
-    places = [settings.worker, settings.objects, settings.app if settings.preload else ""]
-    setup = wire.SlotSetup(
-        os.getpid(),
-        [place.partition(":")[0] for place in places if place],
-        settings.worker,
-        [settings.app, settings.objects, settings.objects_url, str(settings.model_memory_mb)],
-        settings.memory_mb * MIB,
-        show_locals=settings.show_locals,
-    )
+    objects = settings.objects
+    setup = settings.setup(objects, settings.objects_url, str(settings.model_memory_mb), services=[objects])
     counts = meter or Meter()
     return ForkserverSlots(settings, clock, setup, lambda given: ForkserverStreamSlot(given, counts))

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 LEFT_OPEN_MAX = 4096
@@ -62,17 +61,29 @@ class Surroundings:
         self._streams = [os.dup(number) for number in STREAMS]
         self._parts = [
             Shared("the environment", _environment, _put_environment),
-            Shared("the working directory", _working_directory, lambda _: os.fchdir(self._folder)),
-            Shared("the standard streams", _standard_streams, self._put_streams),
+            Shared("the working directory", lambda: _identity("."), lambda _: os.fchdir(self._folder)),
+            Shared("the standard streams", lambda: [_identity(each) for each in STREAMS], self._put_streams),
             Shared("the umask", _umask, os.umask),
             Shared("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
-            Shared("the locale", _locale, _put_locale),
+            Shared(
+                "the locale",
+                lambda: locale.setlocale(locale.LC_ALL),
+                lambda was: locale.setlocale(locale.LC_ALL, was),
+            ),
             Shared("the default timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
             Shared("handlers of signals", _handlers, _put_handlers),
-            Shared("blocked signals", _blocked, lambda was: signal.pthread_sigmask(signal.SIG_SETMASK, was)),
-            Shared("timers", _timers, _stop_timers),
-            Shared("the priority", _priority, lambda was: os.setpriority(os.PRIO_PROCESS, 0, was)),
-            Shared("limits of resources", _limits, _put_limits),
+            Shared(
+                "blocked signals",
+                lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+                lambda was: signal.pthread_sigmask(signal.SIG_SETMASK, was),
+            ),
+            Shared("timers", lambda: any(signal.getitimer(timer)[0] for timer in TIMERS), _stop_timers),
+            Shared(
+                "the priority",
+                lambda: os.getpriority(os.PRIO_PROCESS, 0),
+                lambda was: os.setpriority(os.PRIO_PROCESS, 0, was),
+            ),
+            Shared("limits of resources", lambda: [resource.getrlimit(each) for each in LIMITS], _put_limits),
         ]
         self._modules = len(sys.modules)
         self._threads = threading.active_count() + THREADS_MAX
@@ -135,18 +146,9 @@ def _put_environment(was: Mapping[bytes, bytes]) -> None:
     time.tzset()
 
 
-def _working_directory() -> tuple[int, int]:
-    found = Path().stat()
-    return found.st_dev, found.st_ino
-
-
-def _standard_streams() -> list[tuple[int, int] | None]:
-    return [_identity(number) for number in STREAMS]
-
-
-def _identity(descriptor: int) -> tuple[int, int] | None:
+def _identity(file: int | str) -> tuple[int, int] | None:
     with contextlib.suppress(OSError):
-        found = os.fstat(descriptor)
+        found = os.stat(file)  # noqa: PTH116 - a descriptor or a path
         return found.st_dev, found.st_ino
     return None
 
@@ -154,14 +156,6 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 def _umask() -> int:
     os.umask(umask := os.umask(0o77))  # the only way to read it
     return umask
-
-
-def _locale() -> str:
-    return locale.setlocale(locale.LC_ALL)
-
-
-def _put_locale(was: str) -> None:
-    locale.setlocale(locale.LC_ALL, was)
 
 
 def _handlers() -> list[Any]:
@@ -176,25 +170,9 @@ def _put_handlers(was: list[Any]) -> None:
             signal.signal(number, handler)
 
 
-def _blocked() -> set[Any]:
-    return signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-
-def _timers() -> bool:
-    return any(signal.getitimer(timer)[0] for timer in TIMERS)
-
-
 def _stop_timers(_: object) -> None:
     for timer in TIMERS:
         signal.setitimer(timer, 0)
-
-
-def _priority() -> int:
-    return os.getpriority(os.PRIO_PROCESS, 0)
-
-
-def _limits() -> list[tuple[int, int]]:
-    return [resource.getrlimit(limit) for limit in LIMITS]
 
 
 def _put_limits(was: list[tuple[int, int]]) -> None:

@@ -18,7 +18,6 @@ import msgspec
 from holdfast.ports.clock import Clock
 from holdfast.ports.slots import Attempt, AttemptReport, Listener
 from holdfast.slots import lifeline, wire
-from holdfast.slots.descendants import MIB
 from holdfast.slots.output import DROPPED, Output
 from holdfast.slots.process import ProcessSetup, SlotProcess
 from holdfast.slots.slots import ForkserverSlots, SlotSettings
@@ -245,17 +244,7 @@ class TaskSlotSettings(SlotSettings):
 
 def task_slots(settings: TaskSlotSettings, clock: Clock) -> ForkserverSlots[[Listener], ForkserverTaskSlot]:
     """Return the maker of slots for an app's tasks."""
-    places = [settings.worker, settings.app if settings.preload else ""]
-    setup = wire.SlotSetup(
-        os.getpid(),
-        [place.partition(":")[0] for place in places if place],
-        settings.worker,
-        [settings.app],
-        settings.memory_mb * MIB,
-        tasks=True,
-        show_locals=settings.show_locals,
-    )
-    return ForkserverSlots(settings, clock, setup, ForkserverTaskSlot)
+    return ForkserverSlots(settings, clock, settings.setup(tasks=True), ForkserverTaskSlot)
 
 
 def _file(*parts: bytes) -> IO[bytes]:

@@ -12,8 +12,7 @@ from structlog.stdlib import get_logger
 
 from holdfast.errors import Unavailable
 from holdfast.gateway.haproxy import admin
-from holdfast.gateway.haproxy.binary import Build
-from holdfast.gateway.haproxy.buffers import BUFFER_BYTES_MIN
+from holdfast.gateway.haproxy.binary import BUFFER_BYTES_MIN, Build
 from holdfast.gateway.haproxy.config import ERRORS, HaproxyFiles, error_page, render
 from holdfast.gateway.haproxy.process import HaproxyProcess
 from holdfast.system.clock import SystemClock

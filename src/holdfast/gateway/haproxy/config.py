@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.gateway.clients import OPEN_PATHS, Clients
-from holdfast.gateway.haproxy.binary import Build
-from holdfast.gateway.haproxy.buffers import BUFFER_BYTES_MIN, HEADER_BYTES, REPLAY_BYTES, REWRITE_BYTES
+from holdfast.gateway.haproxy.binary import BUFFER_BYTES_MIN, HEADER_BYTES, REPLAY_BYTES, REWRITE_BYTES, Build
 from holdfast.gateway.listen import GatewaySettings
 from holdfast.gateway.request_format import MESSAGES, REQUEST_ID, SEQ, STREAM, TIMEOUT_MAX_S, TIMEOUT_S
 from holdfast.http.problem import DATA_PLANE, MEDIA_TYPE, NO_421, OWNER, OWNER_ADDRESS, RETRY_AFTER_S, Problem

@@ -20,8 +20,7 @@ from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.gateway.clients import Clients
 from holdfast.gateway.haproxy import admin
-from holdfast.gateway.haproxy.binary import Build
-from holdfast.gateway.haproxy.buffers import REPLAY_BYTES
+from holdfast.gateway.haproxy.binary import REPLAY_BYTES, Build
 from holdfast.gateway.haproxy.config import (
     AUTHORIZATION,
     ERRORS,
