@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -18,7 +17,7 @@ from collections.abc import (
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 
 from holdfast.config.settings import ClientSettings
 from holdfast.config.sources import load
@@ -37,7 +36,7 @@ from holdfast.system.files import access_for
 from holdfast.system.log import get_logger
 from holdfast.tasks.dead_letters import Choice, TaskDeadLetters
 from holdfast.tasks.opening import backup_at, make_dead_letters, make_producer, producing
-from holdfast.tasks.order import FollowUps, Order, SendOptions
+from holdfast.tasks.order import BatchOptions, LetterOptions, Order, SendOptions, TimesOptions
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Brief, Producer
 from holdfast.wiring.services import Services
@@ -291,15 +290,7 @@ class AsyncClient:
         """Send tasks in as few calls as the queue allows; returns their task ids, in order."""
         return await (await self._producer()).send(orders)
 
-    async def send_batch(
-        self,
-        orders: Sequence[Order],
-        *,
-        then: FollowUps = (),
-        on_failure: FollowUps = (),
-        task_id: str = "",
-        dedupe: str = "",
-    ) -> str:
+    async def send_batch(self, orders: Sequence[Order], **options: Unpack[BatchOptions]) -> str:
         """Send tasks together, and once all of them have ended what follows. Returns the id of the batch, for
         ``status`` and ``wait``.
 
@@ -314,19 +305,14 @@ class AsyncClient:
         If this raises OutcomeUnknown, some may have been sent; the same call with a ``task_id`` or
         ``dedupe`` sends the others. Otherwise it raises as ``send``.
         """
-        return await (await self._producer()).send_batch(
-            orders, then=then, on_failure=on_failure, task_id=task_id, dedupe=dedupe
-        )
+        return await (await self._producer()).send_batch(orders, **options)
 
     async def schedule(
         self,
         name: str,
         cron: str,
         order: Order,
-        *,
-        zone: str = "UTC",
-        missed: Literal["all", "last", "skip"] = "last",
-        window_s: float = 3600.0,
+        **options: Unpack[TimesOptions],
     ) -> None:
         """Have a task sent by the clock from now on, by the nodes that run. An entry of the same name is
         replaced.
@@ -346,7 +332,7 @@ class AsyncClient:
 
         services = await self._services()
         now = await services.task_store(self._app).now()
-        entry = entry_of(order, cron, zone=zone, missed=missed, window_s=window_s)
+        entry = entry_of(order, cron, **options)
         await (await self._schedules()).set(name, entry, now)
 
     async def unschedule(self, name: str) -> None:
@@ -390,10 +376,7 @@ class AsyncClient:
         target: str,
         *,
         types: Collection[str] = (),
-        task_id: str = "",
-        since: float = 0.0,
-        until: float = math.inf,
-        error: str = "",
+        **choice: Unpack[LetterOptions],
     ) -> int:
         """Copy dead letters to a file of JSON lines, ``sqlite:///FILE`` or ``postgresql://USER@HOST/NAME``.
         Letters that are already there are left out. Returns how many were copied.
@@ -407,29 +390,24 @@ class AsyncClient:
             error: only letters whose reason this regular expression finds (default: all).
         """
         letters = await self._dead_letters()
-        choice = Choice(task_id=task_id, since=since, until=until, error=error)
         async with backup_at(target, access_for(self._config.file_access)) as backup:
-            return await letters.back_up(backup, types, choice)
+            return await letters.back_up(backup, types, Choice(**choice))
 
     async def redrive(
         self,
         *,
         types: Collection[str] = (),
         source: str = "",
-        task_id: str = "",
-        since: float = 0.0,
-        until: float = math.inf,
-        error: str = "",
+        **choice: Unpack[LetterOptions],
     ) -> int:
         """Send dead letters again, each with all its tries; returns how many. The arguments choose them as
         for ``back_up``. ``source`` takes them from a back-up instead, a path or URL that ``back_up`` wrote;
         tasks which wait, run or have succeeded since are then left out."""
         letters = await self._dead_letters()
-        choice = Choice(task_id=task_id, since=since, until=until, error=error)
         if not source:
-            return await letters.redrive(types, choice)
+            return await letters.redrive(types, Choice(**choice))
         async with backup_at(source) as backup:
-            sent, _ = await letters.redrive_kept(backup, types, choice)
+            sent, _ = await letters.redrive_kept(backup, types, Choice(**choice))
             return sent
 
 

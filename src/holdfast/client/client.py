@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import math
 import os
 import threading
 from collections.abc import (
@@ -19,7 +18,7 @@ from collections.abc import (
 )
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from holdfast.client.async_client import AsyncClient, AsyncStreamSender, DeclaredApp, wrapped
 from holdfast.config.settings import ClientSettings
@@ -29,7 +28,7 @@ from holdfast.streams.asking import TIMEOUT_S, QueryAnswer
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.results import StreamResult
 from holdfast.streams.transaction import add, is_async
-from holdfast.tasks.order import FollowUps, Order, SendOptions
+from holdfast.tasks.order import BatchOptions, LetterOptions, Order, SendOptions, TimesOptions
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Brief
 
@@ -162,32 +161,19 @@ class Client:
         event loop, because the client runs all its calls in a loop of its own."""
         return await asyncio.wrap_future(self._begin(self._client.send_many(orders)))
 
-    def send_batch(
-        self,
-        orders: Sequence[Order],
-        *,
-        then: FollowUps = (),
-        on_failure: FollowUps = (),
-        task_id: str = "",
-        dedupe: str = "",
-    ) -> str:
+    def send_batch(self, orders: Sequence[Order], **options: Unpack[BatchOptions]) -> str:
         """As :meth:`AsyncClient.send_batch`."""
-        return self._run(
-            self._client.send_batch(orders, then=then, on_failure=on_failure, task_id=task_id, dedupe=dedupe)
-        )
+        return self._run(self._client.send_batch(orders, **options))
 
     def schedule(
         self,
         name: str,
         cron: str,
         order: Order,
-        *,
-        zone: str = "UTC",
-        missed: Literal["all", "last", "skip"] = "last",
-        window_s: float = 3600.0,
+        **options: Unpack[TimesOptions],
     ) -> None:
         """As :meth:`AsyncClient.schedule`."""
-        self._run(self._client.schedule(name, cron, order, zone=zone, missed=missed, window_s=window_s))
+        self._run(self._client.schedule(name, cron, order, **options))
 
     def unschedule(self, name: str) -> None:
         """As :meth:`AsyncClient.unschedule`."""
@@ -226,32 +212,20 @@ class Client:
         target: str,
         *,
         types: Collection[str] = (),
-        task_id: str = "",
-        since: float = 0.0,
-        until: float = math.inf,
-        error: str = "",
+        **choice: Unpack[LetterOptions],
     ) -> int:
         """As :meth:`AsyncClient.back_up`."""
-        return self._run(
-            self._client.back_up(target, types=types, task_id=task_id, since=since, until=until, error=error)
-        )
+        return self._run(self._client.back_up(target, types=types, **choice))
 
     def redrive(
         self,
         *,
         types: Collection[str] = (),
         source: str = "",
-        task_id: str = "",
-        since: float = 0.0,
-        until: float = math.inf,
-        error: str = "",
+        **choice: Unpack[LetterOptions],
     ) -> int:
         """As :meth:`AsyncClient.redrive`."""
-        return self._run(
-            self._client.redrive(
-                types=types, source=source, task_id=task_id, since=since, until=until, error=error
-            )
-        )
+        return self._run(self._client.redrive(types=types, source=source, **choice))
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         if self._pid != os.getpid():

@@ -52,19 +52,12 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
 
     def order(self) -> Order:
         """Return the task to send. Raises InvalidMessage."""
-        return Order(
-            task_type=self.task_type,
-            body=_body(self.body),
-            task_id=self.task_id,
-            group=self.group,
-            priority=self.priority,
-            delay_s=self.delay_s,
-            at=self.at,
-            timeout_s=self.timeout_s,
-            tries=self.tries,
-            then=[each.order() for each in self.then],
-            on_failure=[each.order() for each in self.on_failure],
-        )
+        given = {name: getattr(self, name) for name in self.__struct_fields__} | {
+            "body": _body(self.body),
+            "then": [each.order() for each in self.then],
+            "on_failure": [each.order() for each in self.on_failure],
+        }
+        return Order(**given)
 
 
 class TaskStanding(msgspec.Struct):
@@ -258,27 +251,17 @@ def _no_task(error: Exception) -> InvalidMessage:
 
 def shown(task: Task) -> TaskStanding:
     """Return a task's state as the API and the command line show it."""
-    return TaskStanding(
-        task_id=task.task_id,
-        task_type=task.type,
-        state=task.state,
-        attempts=task.attempts,
-        progress=task.progress or _counted(task.members),
-        note=task.note,
-        node=task.node,
-        group=task.group,
-        value=value_of(task),
-        value_url=stored.url if (stored := stored_of(task)) is not None else "",
-        detail=task.detail,
-        queued_at=task.queued_at,
-        started_at=task.started_at,
-        ended_at=task.ended_at,
-        pauses=task.pauses,
-        paused_until=task.until if task.state is State.QUEUED else 0.0,
-        delayed_until=task.send_at if task.state is State.QUEUED else 0.0,
-        cancelled=task.cancelled,
-        earlier=task.earlier,
-    )
+    is_queued, stored = task.state is State.QUEUED, stored_of(task)
+    same = {name: getattr(task, name) for name in TaskStanding.__struct_fields__ if hasattr(task, name)}
+    changed = {
+        "task_type": task.type,
+        "progress": task.progress or _counted(task.members),
+        "value": value_of(task),
+        "value_url": "" if stored is None else stored.url,
+        "paused_until": task.until if is_queued else 0.0,
+        "delayed_until": task.send_at if is_queued else 0.0,
+    }
+    return TaskStanding(**same | changed)
 
 
 def _counted(members: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 import msgspec
 
@@ -36,6 +36,32 @@ class SendOptions(TypedDict, total=False):
     tries: int | None
     then: FollowUps
     on_failure: FollowUps
+
+
+class BatchOptions(TypedDict, total=False):
+    """The options of a batch; :meth:`holdfast.AsyncClient.send_batch` describes each."""
+
+    then: FollowUps
+    on_failure: FollowUps
+    task_id: str
+    dedupe: str
+
+
+class TimesOptions(TypedDict, total=False):
+    """The options of times; :meth:`holdfast.App.periodic` describes each."""
+
+    zone: str
+    missed: Literal["all", "last", "skip"]
+    window_s: float
+
+
+class LetterOptions(TypedDict, total=False):
+    """The options that choose dead letters; :meth:`holdfast.AsyncClient.back_up` describes each."""
+
+    task_id: str
+    since: float
+    until: float
+    error: str
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):

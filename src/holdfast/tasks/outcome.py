@@ -13,6 +13,9 @@ from holdfast.rules.tasks.task import State, Task
 RESULT_BYTES_MAX = 64 << 10
 """The largest result that travels in an outcome event. Some queues take at most 256 KiB in a call."""
 
+SAME = ("task_id", "state", "detail", "attempts", "started_at", "ended_at", "node", "progress", "epoch")
+"""The fields of an outcome that the record of its task has too."""
+
 _decode_stored = msgspec.json.Decoder(StoredValue).decode
 
 
@@ -51,21 +54,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def outcome_of(app: str, task: Task) -> Outcome:
     """Return the outcome of a task that has ended, for its producer."""
-    return Outcome(
-        task_id=task.task_id,
-        state=task.state,
-        task_type=task.type,
-        app=app,
-        value=value_of(task),
-        detail=task.detail,
-        attempts=task.attempts,
-        started_at=task.started_at,
-        ended_at=task.ended_at,
-        node=task.node,
-        progress=task.progress,
-        epoch=task.epoch,
-        stored=stored_of(task),
-    )
+    same = {name: getattr(task, name) for name in SAME}
+    return Outcome(task_type=task.type, app=app, value=value_of(task), stored=stored_of(task), **same)
 
 
 def stored_of(task: Task) -> StoredValue | None:

@@ -7,7 +7,7 @@ import collections
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import msgspec
 
@@ -46,7 +46,7 @@ from holdfast.system.spans import sending
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, DueFollowUp, due
 from holdfast.tasks.names import STAND_IN, deduplicated, event_queue, task_queue
-from holdfast.tasks.order import FollowUps, Order
+from holdfast.tasks.order import BatchOptions, Order
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.resending import divided, resend_effects
 from holdfast.tasks.values import TaskValues
@@ -172,15 +172,7 @@ class Producer:
             await self._send_traced(sent)
         return [each.task_id for each in sent]
 
-    async def send_batch(
-        self,
-        orders: Sequence[Order],
-        *,
-        then: FollowUps = (),
-        on_failure: FollowUps = (),
-        task_id: str = "",
-        dedupe: str = "",
-    ) -> str:
+    async def send_batch(self, orders: Sequence[Order], **options: Unpack[BatchOptions]) -> str:
         """Send tasks together, and once all have ended what follows them; returns the id of the batch. A
         batch that is known by its ``task_id`` or ``dedupe`` is sent again as far as it hasn't ended. Raises
         as ``send``, before anything is sent."""
@@ -190,7 +182,7 @@ class Producer:
             )
         if any(order.task_id or order.dedupe for order in orders):
             raise InvalidMessage("a task of a batch has no task_id or dedupe; the batch may", "orders")
-        whole = Order(task_type=BATCH, then=then, on_failure=on_failure, task_id=task_id, dedupe=dedupe)
+        whole = Order(task_type=BATCH, **options)
         batch = await self._lightened(whole)
         task_id = batch.envelope.task_id
         self._check_follow_ups(batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import msgspec
 
@@ -15,13 +15,19 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Document, Registry
 from holdfast.tasks.discovery import Directory
 from holdfast.tasks.documents import change, record_in
-from holdfast.tasks.order import Order
+from holdfast.tasks.order import Order, TimesOptions
 from holdfast.tasks.periodic import DLQ_BACKUP, LOOK_S, Deed, Periodic, Scheduler
 
 PREFIX = "schedule/"
 
 SCHEDULE = "(schedule)"
 """Among what a node does by the clock, the name of the schedule. No declared one can have it."""
+
+OF_TASK = ("task_type", "body", "group", "priority", "timeout_s", "tries")
+"""The fields of an entry that an Order has too."""
+
+OF_TIMES = ("cron", "zone", "missed", "window_s", "since")
+"""The fields of an entry that a Periodic has too."""
 
 ENTRIES_MAX = 1000
 """The most entries in a schedule."""
@@ -45,44 +51,17 @@ class ScheduleEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     def periodic(self, name: str) -> Periodic:
         """Return what the scheduler takes. Raises ConfigError, and InvalidMessage for a wrong task."""
-        order = Order(
-            task_type=self.task_type,
-            body=self.body,
-            group=self.group,
-            priority=self.priority,
-            timeout_s=self.timeout_s,
-            tries=self.tries,
-        )
-        return Periodic(
-            name=name,
-            cron=self.cron,
-            zone=self.zone,
-            missed=self.missed,
-            window_s=self.window_s,
-            orders=lambda moment: [order],
-            since=self.since,
-        )
+        order = Order(**{field: getattr(self, field) for field in OF_TASK})
+        times = {field: getattr(self, field) for field in OF_TIMES}
+        return Periodic(name=name, orders=lambda moment: [order], **times)
 
 
-def entry_of(
-    order: Order, cron: str, *, zone: str, missed: Literal["all", "last", "skip"], window_s: float
-) -> ScheduleEntry:
+def entry_of(order: Order, cron: str, **options: Unpack[TimesOptions]) -> ScheduleEntry:
     """Return the entry that sends a task. Raises InvalidMessage for what an entry can't have."""
     for field in ("task_id", "dedupe", "delay_s", "at", "then", "on_failure"):
         if getattr(order, field):
             raise InvalidMessage(f"field {field!r} is set; a task in a schedule has none", field)
-    return ScheduleEntry(
-        cron=cron,
-        zone=zone,
-        missed=missed,
-        window_s=window_s,
-        task_type=order.task_type,
-        body=order.body,
-        group=order.group,
-        priority=order.priority,
-        timeout_s=order.timeout_s,
-        tries=order.tries,
-    )
+    return ScheduleEntry(cron=cron, **{field: getattr(order, field) for field in OF_TASK}, **options)
 
 
 class Schedule(msgspec.Struct, frozen=True):
