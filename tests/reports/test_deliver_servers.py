@@ -146,22 +146,21 @@ async def test_a_connection_cut_at_every_tenth_is_made_up_for(
 
 
 @pytest.mark.nightly
-async def test_a_connection_to_s3_cut_at_every_tenth_is_made_up_for(moto_server: MotoServer) -> None:
-    bucket = f"b-{uuid4().hex}"
-    with contextlib.closing(s3_of(moto_server)) as s3:
-        s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
-        async with TcpFaults(moto_server.port) as proxy:
-            place = s3_place(bucket, proxy)
-            for tenth in range(10):
-                place.cut_after(max(1, len(BODY) * tenth // 10))
-                before = proxy.accepted
-                parcel = msgspec.structs.replace(PARCEL, name=f"{tenth}.csv", companions=())
-                await deliver_file(parcel, chunks, place.connect, SystemClock(), backoff=QUICK)
-                assert proxy.accepted > before + 1
+async def test_a_connection_to_s3_cut_at_every_tenth_is_made_up_for(
+    moto_server: MotoServer, s3: Any, bucket: str
+) -> None:
+    async with TcpFaults(moto_server.port) as proxy:
+        place = s3_place(bucket, proxy)
         for tenth in range(10):
-            answer = await asyncio.to_thread(s3.get_object, Bucket=bucket, Key=f"a/{tenth}.csv")
-            assert answer["Body"].read() == BODY
-        assert await asyncio.to_thread(uploads, s3, bucket) == []
+            place.cut_after(max(1, len(BODY) * tenth // 10))
+            before = proxy.accepted
+            parcel = msgspec.structs.replace(PARCEL, name=f"{tenth}.csv", companions=())
+            await deliver_file(parcel, chunks, place.connect, SystemClock(), backoff=QUICK)
+            assert proxy.accepted > before + 1
+    for tenth in range(10):
+        answer = await asyncio.to_thread(s3.get_object, Bucket=bucket, Key=f"a/{tenth}.csv")
+        assert answer["Body"].read() == BODY
+    assert await asyncio.to_thread(uploads, s3, bucket) == []
 
 
 @pytest.mark.slow
@@ -250,10 +249,6 @@ async def test_in_place_an_attempt_that_lapsed_leaves_what_its_successor_deliver
 async def test_cancelled_on_the_way_it_leaves_nothing(place: Place, server: FtpServer | SftpServer) -> None:
     sent = asyncio.Event()
 
-    def endless() -> Iterator[bytes]:
-        while True:
-            yield bytes(CHUNK)
-
     def progress(size: int) -> None:
         if size > len(BODY):
             sent.set()
@@ -268,15 +263,15 @@ async def test_cancelled_on_the_way_it_leaves_nothing(place: Place, server: FtpS
 
 
 async def worker(order: dict[str, object], folder: Path) -> tuple[int, dict[str, Any]]:
-    """Exit code and words of a worker in a process of its own."""
+    """Exit code and output of a worker in a process of its own."""
     file = folder / "order.json"
     file.write_text(json.dumps(order))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.reports.delivering", file, stdout=asyncio.subprocess.PIPE
     )
-    said, _ = await process.communicate()
+    output, _ = await process.communicate()
     assert process.returncode is not None
-    return process.returncode, json.loads(said or "{}")
+    return process.returncode, json.loads(output or "{}")
 
 
 STEPS = 34
@@ -317,22 +312,14 @@ async def test_a_worker_killed_at_any_step_is_made_up_for(
 
 @pytest.mark.slow
 async def test_an_attempt_that_lapsed_leaves_the_upload_to_s3_to_its_successor(
-    moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
+    moto_server: MotoServer, s3: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = marks_every(PART_BYTES)  # two parts
     body = b"".join(bytes([n]) * step for n in range(2)) + b"end"
-    bucket = f"b-{uuid4().hex}"
-    s3 = s3_of(moto_server)
-    s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
     monkeypatch.setattr(delivering, "NOTE_S", 0.0)
     attempts = Attempts(msgspec.structs.replace(PARCEL, companions=()), lambda: iter([body]))
     found, over = asyncio.Event(), asyncio.Event()
     second: list[asyncio.Task[Delivered]] = []
-
-    def parts(upload: str) -> int:
-        """How many parts are there."""
-        listed = s3.list_parts(Bucket=bucket, Key=f"a/{PARCEL.name}", UploadId=upload)
-        return len(listed.get("Parts", []))
 
     async def succeed(record: Record) -> None:
         if record.marks and not found.is_set():
@@ -341,7 +328,7 @@ async def test_an_attempt_that_lapsed_leaves_the_upload_to_s3_to_its_successor(
 
     async def lapse(record: Record) -> None:
         if record.marks:
-            while await asyncio.to_thread(parts, record.tokens[-1]) < 2:
+            while len(await asyncio.to_thread(parts, s3, bucket, record.tokens[-1])) < 2:
                 pass
             second.append(asyncio.create_task(attempts.begin(bucket_place.connect, succeed)))
             await found.wait()
@@ -352,7 +339,6 @@ async def test_an_attempt_that_lapsed_leaves_the_upload_to_s3_to_its_successor(
             await attempts.begin(bucket_place.connect, lapse)
         over.set()
         done = await second[0]
-        s3.close()
         assert (done.tries, done.gone_on) == (1, step)
         sink = bucket_place.sink()
         assert await held(sink, PARCEL.name) == body
@@ -361,18 +347,10 @@ async def test_an_attempt_that_lapsed_leaves_the_upload_to_s3_to_its_successor(
 
 @pytest.mark.slow
 async def test_parts_of_an_upload_to_s3_are_gone_on_with(
-    moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
+    moto_server: MotoServer, s3: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = marks_every(PART_BYTES)  # two parts
     body = b"".join(bytes([n]) * step for n in range(3)) + b"end"
-    bucket = f"b-{uuid4().hex}"
-    s3 = s3_of(moto_server)
-    s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
-
-    def parts(upload: str) -> set[int]:
-        """The parts that are there."""
-        found = s3.list_parts(Bucket=bucket, Key=f"a/{PARCEL.name}", UploadId=upload)
-        return {part["PartNumber"] for part in found.get("Parts", [])}
 
     monkeypatch.setattr(delivering, "NOTE_S", 0.0)
     async with TcpFaults(moto_server.port) as proxy:
@@ -381,7 +359,7 @@ async def test_parts_of_an_upload_to_s3_are_gone_on_with(
 
         async def note(record: Record) -> None:
             if len(record.marks) == 3 and next(outage, False):
-                while not {1, 2} <= await asyncio.to_thread(parts, record.tokens[-1]):
+                while not {1, 2} <= await asyncio.to_thread(parts, s3, bucket, record.tokens[-1]):
                     pass
                 proxy.refuse()
 
@@ -394,7 +372,6 @@ async def test_parts_of_an_upload_to_s3_are_gone_on_with(
         done = await deliver_file(
             PARCEL, lambda: iter([body]), connect, SystemClock(), note=note, backoff=QUICK
         )
-        s3.close()
         assert done.tries > 1
         assert done.gone_on >= step
         assert done.gone_on % step == 0
@@ -415,10 +392,10 @@ async def test_a_slow_server_gets_the_whole_file(place: Place, server: FtpServer
 
 
 SLOW = 300_000
-"""Bytes a second: what is on its way to a slow server takes ten seconds and more to arrive."""
+"""Bytes a second: the bytes in flight to a slow server take ten seconds or more to arrive."""
 
 WAITED_BYTES = 5 * SLOW
-"""Half of what is on its way, at most: more arrives only if it is waited for."""
+"""At most half of the bytes in flight: more arrive only if the delivery waits for them."""
 
 
 def endless() -> Iterator[bytes]:
@@ -450,14 +427,13 @@ async def test_cancelled_at_a_slow_server_it_ends_at_once_and_leaves_nothing(
 
 
 @pytest.mark.slow
-async def test_cancelled_at_a_slow_s3_it_ends_at_once_and_leaves_no_parts(moto_server: MotoServer) -> None:
-    bucket = f"b-{uuid4().hex}"
-    with contextlib.closing(s3_of(moto_server)) as s3:
-        s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
-        async with TcpFaults(moto_server.port) as proxy:
-            await cancelled_at_once(s3_place(bucket, proxy))
-        assert await asyncio.to_thread(uploads, s3, bucket) == []
-        assert "Contents" not in await asyncio.to_thread(s3.list_objects_v2, Bucket=bucket)
+async def test_cancelled_at_a_slow_s3_it_ends_at_once_and_leaves_no_parts(
+    moto_server: MotoServer, s3: Any, bucket: str
+) -> None:
+    async with TcpFaults(moto_server.port) as proxy:
+        await cancelled_at_once(s3_place(bucket, proxy))
+    assert await asyncio.to_thread(uploads, s3, bucket) == []
+    assert "Contents" not in await asyncio.to_thread(s3.list_objects_v2, Bucket=bucket)
 
 
 @pytest.mark.slow
@@ -476,14 +452,25 @@ async def test_cancelled_at_a_slow_web_server_it_ends_at_once_and_leaves_nothing
     assert taken == []
 
 
-def s3_of(server: MotoServer) -> Any:
-    return boto3.client(
-        "s3",
-        endpoint_url=server.endpoint,
-        region_name="eu-west-1",
-        aws_access_key_id="a",
-        aws_secret_access_key="b",
-    )
+@pytest.fixture
+def s3(moto_server: MotoServer) -> Iterator[Any]:
+    region, keys = "eu-west-1", {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
+    client = boto3.client("s3", endpoint_url=moto_server.endpoint, region_name=region, **keys)
+    with contextlib.closing(client):
+        yield client
+
+
+@pytest.fixture
+def bucket(s3: Any) -> str:
+    name = f"b-{uuid4().hex}"
+    s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    return name
+
+
+def parts(s3: Any, bucket: str, upload: str) -> set[int]:
+    """The numbers of an upload's parts."""
+    listed = s3.list_parts(Bucket=bucket, Key=f"a/{PARCEL.name}", UploadId=upload)
+    return {part["PartNumber"] for part in listed.get("Parts", [])}
 
 
 def s3_place(bucket: str, proxy: TcpFaults) -> Place:
