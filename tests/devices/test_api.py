@@ -55,14 +55,14 @@ async def test_commands_are_added_once_and_listed_by_page(api: Api, store: Outbo
 
 
 @pytest.mark.slow
-async def test_a_command_is_taken_back_and_sent_again(api: Api) -> None:
+async def test_a_command_is_cancelled_and_sent_again(api: Api) -> None:
     (number,) = (await api.do("POST", COMMANDS, {"commands": [{"device": "d1", "body": 1}]}))["ids"]
     assert (await api.do("POST", f"/commands/{number}/cancel"))["state"] == "failed"
     said = await api.send("POST", f"/commands/{number}/cancel")
     assert (said.status, said.body["type"]) == (409, "urn:holdfast:refused")
 
 
-async def test_commands_of_a_device_are_taken_back_together(api: Api) -> None:
+async def test_commands_of_a_device_are_cancelled_together(api: Api) -> None:
     commands = [{"device": device, "body": 1, "supersede_key": device} for device in ("d1", "d2")]
     await api.do("POST", COMMANDS, {"commands": commands})
     assert await api.do("POST", "/outboxes/doors/cancel", {"device": "d1"}) == {"asked_back": 1}

@@ -77,7 +77,7 @@ async def test_devices_are_shown_with_why_they_are_stuck(operator: Browser) -> N
     assert shown == ["d2"], "what only waits for its time is not stuck"
     assert "it is away" in (await operator.get("/devices", outbox="doors", show="away")).text
     one = await operator.get("/devices/one", outbox="doors", device="d1")
-    assert one.text.count(">Take back<") == 2
+    assert one.text.count(">Cancel<") == 2
     assert "unlock" not in one.text.partition("<main")[2]
     assert (await operator.get("/devices/one", outbox="doors", device="d9")).status == 404
     assert (await operator.get("/devices", show="wat")).status == 400
@@ -93,7 +93,7 @@ async def test_a_published_command_has_no_button_to_cancel_it(operator: Browser,
     states = [command.state.value for command in await store.commands("doors", device="d1")]
     assert states == ["published", "scheduled"]
     one = await operator.get("/devices/one", outbox="doors", device="d1")
-    assert one.text.count(">Take back<") == 1
+    assert one.text.count(">Cancel<") == 1
     assert "sent, and not answered" in one.text
     assert "<dd>one was sent, and its answer is awaited</dd>" in one.text
     stuck = await operator.get("/devices", outbox="doors", show="stuck")
@@ -101,7 +101,7 @@ async def test_a_published_command_has_no_button_to_cancel_it(operator: Browser,
 
 
 @pytest.mark.slow
-async def test_devices_are_paused_and_commands_taken_back(
+async def test_devices_are_paused_and_commands_cancelled(
     services: Services, operator: Browser, store: OutboxStore, rollout: int
 ) -> None:
     await operator.get("/devices")
@@ -117,7 +117,7 @@ async def test_devices_are_paused_and_commands_taken_back(
     again = await operator.post("/devices/retry", outbox="doors", device="d1", command=first.id)
     assert f"nothing was done to {first.id}" in again.text
     unsure = await operator.post("/devices/abort", outbox="doors", rollout=rollout)
-    assert "confirm that nothing more" in unsure.text
+    assert "nothing more of the rollout will be sent: tick the box" in unsure.text
     aborted = await operator.post("/devices/abort", outbox="doors", rollout=rollout, confirm="yes")
     assert f"rollout {rollout} is aborted; 0 of 3 are done" in aborted.text
     assert "aborted</span>" in aborted.text

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from holdfast.devices import actions
 from holdfast.devices.outbox import OWN_EXPIRY, Outbox
 from holdfast.devices.outboxes import (
-    ABORT_ACTION,
     ADD_ACTION,
-    CANCEL_ACTION,
     CANCEL_ALL_ACTION,
-    PAUSE_ACTION,
-    RESUME_ACTION,
-    RETRY_ACTION,
     STALE_S,
     CommandRecord,
     DeviceFilter,
@@ -28,12 +24,11 @@ from holdfast.devices.outboxes import (
     command_record,
     number_in,
 )
-from holdfast.devices.rules.device_queue import NUMBER_MAX, CommandState, StoredCommand
-from holdfast.devices.rules.device_turn import Rollout
+from holdfast.devices.rules.device_queue import NUMBER_MAX, CommandState
 from holdfast.devices.rules.dialect import PlainDialect
 from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import InvalidMessage, OperationRefused
-from holdfast.extend.api import Call, Limit, NoFields, Operation, shown
+from holdfast.extend.api import Call, Limit, NoFields, Operation, derived, described, shown
 from holdfast.extend.tracing import current_traceparent
 
 if TYPE_CHECKING:
@@ -45,7 +40,6 @@ LOOK_AT = 10_000
 """Devices that are read for a page of chosen ones, at most."""
 
 Device = Annotated[str, Meta(min_length=1, max_length=255)]
-Act = Callable[[Call[Any, Any]], Awaitable[Any]]
 
 
 class CommandsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,12 +101,6 @@ class CommandsOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     supersede_key: str | None = None
 
 
-class DeviceOnly(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A device; the whole outbox if it is left out."""
-
-    device: Annotated[str, Meta(max_length=255)] = ""
-
-
 class CancelledCommands(msgspec.Struct):
     """The number of scheduled commands. They are cancelled unless the next turn sends them first."""
 
@@ -154,37 +142,28 @@ class DeviceOperations:
 
     def all(self) -> Sequence[Operation]:
         """Return all operations."""
-        outbox, command = "/outboxes/{outbox}", "/commands/{command}"
-        commands, devices = f"{outbox}/commands", f"{outbox}/devices"
-        rollout, device = f"{outbox}/rollouts/{{rollout}}", f"{devices}/{{device}}"
-        adding = {
-            "description": "With a `dedupe_key` each, the request may be repeated if no answer comes.",
-            "status": 202,
-            "body_bytes_max": 4 << 20,
-        }
-        read, change = _read, _change
+        outbox, command, services = "/outboxes/{outbox}", "/commands/{command}", self._services
+        commands, devices, rollout = (
+            f"{outbox}/commands",
+            f"{outbox}/devices",
+            f"{outbox}/rollouts/{{rollout}}",
+        )
+        adding = {"action": ADD_ACTION, "status": 202, "body_bytes_max": 4 << 20}
+        cancelling = {"action": CANCEL_ALL_ACTION, "status": 202}
         return [
-            read("/outboxes", "listOutboxes", self._names, OutboxNames),
-            read(outbox, "getOutbox", self._view, OutboxView),
-            read(commands, "listCommands", self._list, CommandList, CommandsQuery),
-            change(commands, "addCommands", ADD_ACTION, self._add, AddedCommands, CommandsToAdd, **adding),
-            change(
-                f"{outbox}/cancel",
-                "cancelCommandsOf",
-                CANCEL_ALL_ACTION,
-                self._cancel_all,
-                CancelledCommands,
-                CommandsOf,
-                status=202,
-            ),
-            change(f"{outbox}/pause", "pauseOutbox", PAUSE_ACTION, self._pause, OutboxView, DeviceOnly),
-            change(f"{outbox}/resume", "resumeOutbox", RESUME_ACTION, self._resume, OutboxView, DeviceOnly),
-            change(f"{rollout}/abort", "abortRollout", ABORT_ACTION, self._abort, Rollout),
-            read(devices, "listDevices", self._devices, DeviceList, DevicesQuery),
-            read(device, "getDevice", self._device, DeviceRecord),
-            read(command, "getCommand", self._show, CommandView),
-            change(f"{command}/cancel", "cancelCommand", CANCEL_ACTION, self._cancel, CommandRecord),
-            change(f"{command}/retry", "retryCommand", RETRY_ACTION, self._retry, CommandRecord),
+            described(self._names, "GET", "/outboxes", "listOutboxes"),
+            described(self._view, "GET", outbox, "getOutbox"),
+            described(self._list, "GET", commands, "listCommands"),
+            described(self._add, "POST", commands, "addCommands", **adding),
+            described(self._cancel_all, "POST", f"{outbox}/cancel", "cancelCommandsOf", **cancelling),
+            derived(actions.pause, outbox, itemgetter("outbox"), services),
+            derived(actions.resume, outbox, itemgetter("outbox"), services),
+            derived(actions.abort, rollout, _rollout, services),
+            described(self._devices, "GET", devices, "listDevices"),
+            described(self._device, "GET", f"{devices}/{{device}}", "getDevice"),
+            described(self._show, "GET", command, "getCommand"),
+            derived(actions.cancel, command, _command, services),
+            derived(actions.retry, command, _command, services),
         ]
 
     @property
@@ -195,7 +174,7 @@ class DeviceOperations:
         """List the outboxes."""
         return OutboxNames(await self._outboxes.store.names())
 
-    async def _view(self, call: Call[Any, Any]) -> OutboxView:
+    async def _view(self, call: Call[NoFields, None]) -> OutboxView:
         """Count the commands of an outbox, and show the progress of its rollouts."""
         return await self._outboxes.view(call.path["outbox"])
 
@@ -207,7 +186,9 @@ class DeviceOperations:
         return CommandList([command_record(each) for each in found], found[-1].id if more else None)
 
     async def _add(self, call: Call[NoFields, CommandsToAdd]) -> AddedCommands:
-        """Add commands for devices: all of them, or none."""
+        """Add commands for devices: all of them, or none.
+
+        With a `dedupe_key` each, the request may be repeated if no answer comes."""
         store = self._outboxes.store
         name = await self._outboxes.check(call.path["outbox"])
         adding = await store.writer_settings(name)
@@ -240,20 +221,6 @@ class DeviceOperations:
         call.outcome = f"{count} commands"
         return CancelledCommands(count)
 
-    async def _pause(self, call: Call[NoFields, DeviceOnly]) -> OutboxView:
-        """Send nothing more to a device, or to any, until it is resumed."""
-        await self._outboxes.pause(call.path["outbox"], call.body.device)
-        return await self._view(call)
-
-    async def _resume(self, call: Call[NoFields, DeviceOnly]) -> OutboxView:
-        """End the pause of a device, or of the outbox."""
-        await self._outboxes.resume(call.path["outbox"], call.body.device)
-        return await self._view(call)
-
-    async def _abort(self, call: Call[NoFields, NoFields]) -> Rollout:
-        """Send nothing more of a rollout; commands that are out may still succeed."""
-        return await self._outboxes.abort(call.path["outbox"], number_in(call.path["rollout"], "rollout"))
-
     async def _devices(self, call: Call[DevicesQuery, None]) -> DeviceList:
         """List devices: whether each is there, and why its commands wait."""
         chosen = msgspec.structs.asdict(call.query)
@@ -265,45 +232,19 @@ class DeviceOperations:
 
     async def _show(self, call: Call[NoFields, None]) -> CommandView:
         """Show one command: its body, and its device's answer."""
-        found = await self._command(call)
+        found = await self._outboxes.command(_command(call.path))
         contents = shown(found.body, "body")
         if found.answer is not None:
             contents |= shown(found.answer, "answer")
         return CommandView(command_record(found), contents)
 
-    async def _cancel(self, call: Call[NoFields, NoFields]) -> CommandRecord:
-        """Cancel a scheduled command; it counts as failed."""
-        await self._outboxes.cancel([(await self._command(call)).id])
-        return command_record(await self._command(call))
 
-    async def _retry(self, call: Call[NoFields, NoFields]) -> CommandRecord:
-        """Send a failed or expired command again, without expiry."""
-        await self._outboxes.retry([(await self._command(call)).id])
-        return command_record(await self._command(call))
-
-    async def _command(self, call: Call[Any, Any]) -> StoredCommand:
-        return await self._outboxes.command(number_in(call.path["command"], "command"))
+def _command(path: Mapping[str, str]) -> int:
+    return number_in(path["command"], "command")
 
 
-def _read(path: str, name: str, act: Act, answer: Any, query: Any = NoFields) -> Operation:
-    summary = inspect.getdoc(act) or ""
-    return Operation(method="GET", path=path, name=name, summary=summary, act=act, answer=answer, query=query)
-
-
-def _change(
-    path: str, name: str, action: str, act: Act, answer: Any, body: Any = NoFields, **more: Any
-) -> Operation:
-    return Operation(
-        method="POST",
-        path=path,
-        name=name,
-        action=action,
-        summary=inspect.getdoc(act) or "",
-        act=act,
-        answer=answer,
-        body=body,
-        **more,
-    )
+def _rollout(path: Mapping[str, str]) -> actions.RolloutName:
+    return actions.RolloutName(path["outbox"], number_in(path["rollout"], "rollout"))
 
 
 def _fields(command: CommandToAdd) -> Any:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, get_args
 from urllib.parse import urlencode
 
 from aiohttp import web
 
+from holdfast.devices import actions
 from holdfast.devices.outboxes import (
-    ABORT_ACTION,
-    CANCEL_ACTION,
-    PAUSE_ACTION,
-    RESUME_ACTION,
-    RETRY_ACTION,
     DeviceFilter,
     Outboxes,
     number_in,
     rollout_state,
 )
 from holdfast.devices.rules.device_queue import HeadPhase
-from holdfast.errors import ConfigError, HoldfastError
-from holdfast.extend.pages import ConsoleParts, Group, RequestRefused, act, field
+from holdfast.errors import HoldfastError
+from holdfast.extend.pages import ConsoleParts, Group, RequestRefused, action_route, field
 from holdfast.extend.tools import redact
 
 DEVICES_SHOWN, COMMANDS_SHOWN, ROLLOUTS_SHOWN = 100, 50, 20
@@ -37,8 +34,7 @@ DOING = {
 
 CHOICES: Sequence[DeviceFilter] = get_args(DeviceFilter)
 
-Form = Mapping[str, Any]
-Work = Callable[[Outboxes, str, Form], Awaitable[str]]
+Form = Mapping[str, object]
 
 
 class DevicePages:
@@ -106,74 +102,40 @@ class DevicePages:
             shown=COMMANDS_SHOWN,
         )
 
-    async def operate(self, request: web.Request) -> web.Response:
-        """Make the change of a form."""
-        change = CHANGES[request.path]
-        form = await request.post()
-        outbox, device = field(form, "outbox"), field(form, "device")
-
-        async def done() -> str:
-            return await change.work(Outboxes.of(self._parts.services), outbox, form)
-
-        subject = "/".join(field(form, name) for name in change.subject)
-        details = {"device": device} if device else {}
-        back = _device_path(outbox, device) if device else f"/devices?{urlencode({'outbox': outbox})}"
-        return await act(self._parts, request, change.action, subject, done, back=back, details=details)
-
-
-async def _pause(outboxes: Outboxes, outbox: str, form: Form) -> str:
-    await outboxes.pause(outbox, device := field(form, "device"))
-    return f"{device or outbox} is paused: nothing more is sent"
-
-
-async def _resume(outboxes: Outboxes, outbox: str, form: Form) -> str:
-    await outboxes.resume(outbox, device := field(form, "device"))
-    return f"{device or outbox} goes on"
-
-
-async def _retry(outboxes: Outboxes, _: str, form: Form) -> str:
-    await outboxes.retry([command := number_in(field(form, "command"), "command")])
-    return f"command {command} is sent again"
-
-
-async def _cancel(outboxes: Outboxes, _: str, form: Form) -> str:
-    await outboxes.cancel([command := number_in(field(form, "command"), "command")])
-    return f"command {command} is cancelled"
-
-
-async def _abort(outboxes: Outboxes, outbox: str, form: Form) -> str:
-    if not field(form, "confirm"):
-        raise ConfigError("confirm that nothing more of the rollout is to be sent")
-    rollout = await outboxes.abort(outbox, number_in(field(form, "rollout"), "rollout"))
-    return f"rollout {rollout.id} is aborted; {rollout.done} of {rollout.total} are done"
-
-
-class _Change(NamedTuple):
-    """A change by a form: its name in the audit log, the fields that make its subject there, and the function
-    that makes the change and returns the outcome in words."""
-
-    action: str
-    subject: tuple[str, ...]
-    work: Work
-
-
-CHANGES = {
-    "/devices/pause": _Change(PAUSE_ACTION, ("outbox",), _pause),
-    "/devices/resume": _Change(RESUME_ACTION, ("outbox",), _resume),
-    "/devices/retry": _Change(RETRY_ACTION, ("command",), _retry),
-    "/devices/cancel": _Change(CANCEL_ACTION, ("command",), _cancel),
-    "/devices/abort": _Change(ABORT_ACTION, ("outbox", "rollout"), _abort),
-}
-"""The changes by forms, by path."""
-
 
 def groups(parts: ConsoleParts) -> list[Group]:
     """Return the routes, by the right that they need."""
-    pages = DevicePages(parts)
+    pages, form = DevicePages(parts), partial(action_route, parts, path="/devices")
     return [
         ("read", [web.get("/devices", pages.outbox), web.get("/devices/one", pages.device)]),
-        ("operate", [web.post(path, pages.operate) for path in CHANGES]),
+        (
+            "operate",
+            [
+                *(form(action, find=_outbox) for action in (actions.pause, actions.resume)),
+                *(form(action, find=_command) for action in (actions.cancel, actions.retry)),
+                form(actions.abort, find=_rollout),
+            ],
+        ),
     ]
+
+
+async def _outbox(form: Form) -> tuple[str, str]:
+    return field(form, "outbox"), _page_of(form)
+
+
+async def _command(form: Form) -> tuple[int, str]:
+    return number_in(field(form, "command"), "command"), _page_of(form)
+
+
+async def _rollout(form: Form) -> tuple[actions.RolloutName, str]:
+    number = number_in(field(form, "rollout"), "rollout")
+    return actions.RolloutName(field(form, "outbox"), number), _page_of(form)
+
+
+def _page_of(form: Form) -> str:
+    """Return the path of the page that has a form."""
+    outbox, device = field(form, "outbox"), field(form, "device")
+    return _device_path(outbox, device) if device else f"/devices?{urlencode({'outbox': outbox})}"
 
 
 def _device_path(outbox: str, device: str) -> str:

@@ -18,6 +18,10 @@ changes in the audit log::
         summary="Say how much of an article is in stock.", act=set_stock, answer=Stock, body=Stock,
     )
 
+``described`` makes the operation of a function whose signature has its structs. An :class:`Action` is
+declared once for the API and the console: ``derived`` makes its operation, and ``action_route`` of
+:mod:`holdfast.extend.pages` the route of its form.
+
 ``shown`` shows a body as a field of a record. A function may raise the errors of Holdfast: they become
 problem details.
 """
@@ -28,16 +32,16 @@ from holdfast.common.lazy import exports
 
 if TYPE_CHECKING:
     from holdfast.console.api.lists import Limit, shown
-    from holdfast.console.api.operations import Call, Operation
-    from holdfast.operate.actions import NoFields
+    from holdfast.console.api.operations import Call, Operation, derived, described
+    from holdfast.operate.actions import Action, Done, NoFields
 else:  # A node needs no console.
     __getattr__ = exports(
         __name__,
         {
             "holdfast.console.api.lists": "Limit shown",
-            "holdfast.console.api.operations": "Call Operation",
-            "holdfast.operate.actions": "NoFields",
+            "holdfast.console.api.operations": "Call Operation derived described",
+            "holdfast.operate.actions": "Action Done NoFields",
         },
     )
 
-__all__ = ["Call", "Limit", "NoFields", "Operation", "shown"]
+__all__ = ["Action", "Call", "Done", "Limit", "NoFields", "Operation", "derived", "described", "shown"]

@@ -12,8 +12,8 @@ templates and files are, what stands in the navigation, and its routes, each wit
 Templates are Jinja's, with every value escaped. The content policy allows neither scripts nor styles in a
 page: they are files, which :class:`ProductPages` serves. ``refreshed`` of ``macros.html`` reloads an element
 each time the console has read the products' data. :func:`act` performs an action of a form, writes it into
-the audit log, and shows a notice. :func:`field` reads a field of the form, and :func:`whole_number` a number
-in a form or an address.
+the audit log, and shows a notice; :func:`action_route` does so for an action of ``holdfast.extend.api``.
+:func:`field` reads a field of the form, and :func:`whole_number` a number in a form or an address.
 """
 
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.console.access import Group, caller_of
     from holdfast.console.caching import SharedReads
     from holdfast.console.index import Question
-    from holdfast.console.pages.acting import act, field, whole_number
+    from holdfast.console.pages.acting import act, action_route, field, whole_number
     from holdfast.console.parts import ConsoleParts
     from holdfast.console.product_pages import ProductPages
     from holdfast.console.rendering import stream_path
@@ -37,7 +37,7 @@ else:  # A node needs no console.
             "holdfast.console.access": "Group caller_of",
             "holdfast.console.caching": "SharedReads",
             "holdfast.console.index": "Question",
-            "holdfast.console.pages.acting": "act field whole_number",
+            "holdfast.console.pages.acting": "act action_route field whole_number",
             "holdfast.console.parts": "ConsoleParts",
             "holdfast.console.product_pages": "ProductPages",
             "holdfast.console.rendering": "stream_path",
@@ -54,6 +54,7 @@ __all__ = [
     "RequestRefused",
     "SharedReads",
     "act",
+    "action_route",
     "caller_of",
     "field",
     "latest_results",

@@ -1,7 +1,7 @@
 """A dispatcher in virtual time, over a store, a broker and devices in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from random import Random
 from typing import Any, Unpack
 
@@ -11,7 +11,9 @@ from holdfast import App
 from holdfast.cluster.lifecycle import Tasks
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.outbox import Outbox
+from holdfast.devices.ports.outbox import OnResult
 from holdfast.devices.rules.device_queue import CommandState, StoredCommand
+from holdfast.devices.rules.device_turn import TurnRequest, TurnResult
 from holdfast.devices.services.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
 from holdfast.devices.services.memory.outbox import MemoryOutbox
 from holdfast.devices.services.memory.terminal import Behaviour
@@ -24,6 +26,9 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"virtual": VirtualLoop}
+
+
+TakeTurn = Callable[[], Awaitable[TurnResult]]
 
 
 class Site:
@@ -85,6 +90,41 @@ class Site:
             while (entry := await self.store.command(command)) is None or entry.state is not state:
                 await self.clock.sleep(0.01)
         return entry
+
+    async def done(self, commands: Iterable[int], within_s: float = 600.0) -> None:
+        """Wait until these commands are acknowledged, one after the other."""
+        for command in commands:
+            await self.until(command, CommandState.ACKNOWLEDGED, within_s)
+
+    async def run(
+        self, device: str, within_s: float = 600.0, **options: Unpack[CommandOptions]
+    ) -> StoredCommand:
+        """Add a command, and wait until it is acknowledged."""
+        return await self.until(await self.add(device, **options), CommandState.ACKNOWLEDGED, within_s)
+
+    async def command(self, command: int) -> StoredCommand:
+        """Return a stored command."""
+        entry = await self.store.command(command)
+        assert entry is not None
+        return entry
+
+    def answer_all(self, device: str) -> None:
+        """Have a device answer each command at once."""
+        self.broker.listen(device, lambda id_, payload: self.broker.answer(device, id_, b"{}"))
+
+    def silence(self, device: str) -> None:
+        """Have a device receive commands and answer none."""
+        self.broker.listen(device, lambda id_, payload: None)
+
+    def around_turns(self, around: Callable[[TurnRequest, TakeTurn], Awaitable[TurnResult]]) -> None:
+        """Have each later turn taken by ``around``, which is given its request, and the call that
+        takes it."""
+        take_turn = self.store.take_turn
+
+        async def take(request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
+            return await around(request, lambda: take_turn(request, on_result))
+
+        self.store.take_turn = take  # type: ignore[method-assign]
 
     async def stop(self) -> None:
         """End it all."""

@@ -41,7 +41,7 @@ async def test_the_end_of_every_command_is_reported(site: Site) -> None:
     await site.start(1, briefs="briefs", patience=Patience(retry_s=1.0, retry_max_s=1.0, max_tries=2))
     queue = MemoryQueue(site.clock)
     briefs = await telling(site, queue)
-    site.broker.listen("odd", lambda id_, payload: None)
+    site.silence("odd")
     done = await site.add("d0", trace_id="t-1")
     failed = await site.add("odd")
     expired = await site.add("odd", expires_in_s=0.5)
@@ -85,7 +85,7 @@ async def test_pending_briefs_are_sent_when_the_queue_is_back(site: Site) -> Non
 
 async def test_without_a_queue_no_briefs_are_stored(site: Site) -> None:
     await site.start(1)
-    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
+    await site.run("d0")
     assert await site.store.pending_briefs("doors", [0], 10) == []
 
 

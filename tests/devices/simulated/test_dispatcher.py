@@ -16,7 +16,7 @@ from holdfast.devices.rules.presence import PresenceRules
 from holdfast.devices.services.memory.device import MemoryDevices
 from holdfast.devices.services.memory.terminal import Behaviour
 from holdfast.errors import InvalidMessage, OutcomeUnknown, Unavailable
-from tests.devices.simulated.conftest import Site
+from tests.devices.simulated.conftest import Site, TakeTurn
 
 PATIENCE = Patience(retry_s=10.0, retry_max_s=20.0, max_tries=3, probe_s=30.0)
 NO_PRESENCE = PresenceRules(heartbeats=False, silent_tries=0)
@@ -25,8 +25,7 @@ NO_PRESENCE = PresenceRules(heartbeats=False, silent_tries=0)
 async def test_commands_go_one_after_the_other(site: Site) -> None:
     await site.start(2, Behaviour(latency_s=0.1))
     commands = [await site.add(f"d{n % 2}") for n in range(10)]
-    for command in commands:
-        await site.until(command, CommandState.ACKNOWLEDGED)
+    await site.done(commands)
     counts = site.dispatcher.counts
     assert (counts.sent, counts.closed, counts.repeated, counts.unmatched) == (10, 10, 0, 0)
     assert site.dispatcher.in_flight == 0
@@ -35,7 +34,7 @@ async def test_commands_go_one_after_the_other(site: Site) -> None:
 
 async def test_an_idle_dispatcher_turns_about_once_a_second(site: Site) -> None:
     await site.start(1)
-    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
+    await site.run("d0")
     turns = site.dispatcher.counts.turns
     await site.clock.sleep(600.0)
     assert site.dispatcher.counts.turns - turns < 700
@@ -44,10 +43,10 @@ async def test_an_idle_dispatcher_turns_about_once_a_second(site: Site) -> None:
 async def test_a_silent_device_costs_its_own_slot_only(site: Site) -> None:
     await site.start(1, patience=PATIENCE, presence=NO_PRESENCE)
     for n in range(50):
-        site.broker.listen(f"silent-{n}", lambda id_, payload: None)
+        site.silence(f"silent-{n}")
     silent = [await site.add(f"silent-{n}") for n in range(50)]
     for _ in range(20):
-        await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED, within_s=1.0)
+        await site.run("d0", within_s=1.0)
     for command in silent:
         entry = await site.until(command, CommandState.FAILED)
         assert (entry.tries, entry.reason) == (3, "no answer in all tries")
@@ -57,35 +56,30 @@ async def test_a_device_that_isn_t_there_uses_up_no_tries_and_starts_at_once(sit
     await site.start(0, patience=PATIENCE)
     commands = [await site.add("late") for _ in range(3)]
     await site.clock.sleep(300.0)
-    entry = await site.store.command(commands[0])
-    assert entry is not None
+    entry = await site.command(commands[0])
     assert (entry.state is CommandState.PUBLISHED, entry.spent) == (True, 0)
-    site.broker.listen("late", lambda id_, payload: site.broker.answer("late", id_, b"{}"))
+    site.answer_all("late")
     site.broker.heartbeat("late")
-    for command in commands:
-        await site.until(command, CommandState.ACKNOWLEDGED, within_s=1.0)
+    await site.done(commands, within_s=1.0)
 
 
 async def test_who_was_away_is_so_for_the_next_dispatcher_too(site: Site) -> None:
     await site.start(0, patience=PATIENCE, presence=PresenceRules(offline_after_s=15.0))
-    site.broker.listen("d0", lambda id_, payload: None)
+    site.silence("d0")
     command = await site.add("d0")
     async with asyncio.timeout(60.0):
         while [(s.away, s.seen_at) for s in await site.store.devices("doors")] != [(True, None)]:
             await site.clock.sleep(1.0)
-    before = await site.store.command(command)
+    before = await site.command(command)
     await site.dispatcher.served.disown(0)
     await site.own()
     await site.clock.sleep(10 * PATIENCE.probe_s)
-    after = await site.store.command(command)
-    assert before is not None
-    assert after is not None
+    after = await site.command(command)
     assert after.tries >= before.tries + 5, "it is tried now and then"
     assert (after.spent, after.state) == (before.spent, CommandState.PUBLISHED)
-    site.broker.listen("d0", lambda id_, payload: site.broker.answer("d0", id_, b"{}"))
-    while (await site.store.devices("doors"))[0].phases != (
-        HeadPhase.HELD,
-    ):  # else the try that is out goes on
+    site.answer_all("d0")
+    held = (HeadPhase.HELD,)
+    while (await site.store.devices("doors"))[0].phases != held:  # else the try that is out goes on
         await site.clock.sleep(1.0)
     site.broker.heartbeat("d0")
     await site.until(command, CommandState.ACKNOWLEDGED, within_s=1.0)
@@ -97,12 +91,12 @@ async def test_who_was_away_is_so_for_the_next_dispatcher_too(site: Site) -> Non
 async def test_an_answer_that_is_refused_says_so(site: Site) -> None:
     site.broker.max_payload = 100
     await site.start(0)
-    site.broker.listen("d0", lambda id_, payload: site.broker.answer("d0", id_, b"{}"))
+    site.answer_all("d0")
     entry = await site.until(await site.add("d0", {"name": "x" * 200}), CommandState.FAILED)
     assert "max_payload" in entry.reason
     site.broker.cut(site.outbox.spec.identity(0))
     assert site.log.events("warning").count("broker limit below max_body") == 1
-    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
+    await site.run("d0")
 
 
 async def test_a_command_that_breaks_connections_fails_alone(site: Site) -> None:
@@ -128,7 +122,7 @@ async def test_a_command_that_breaks_connections_fails_alone(site: Site) -> None
 
 async def test_a_command_that_the_broker_never_takes_fails_at_once(site: Site) -> None:
     await site.start(0, patience=PATIENCE)
-    site.broker.listen("d0", lambda id_, payload: None)
+    site.silence("d0")
     with mock.patch.object(site.broker, "take", lambda devices, command, _: devices.receive(
         CommandRefused(command.device, command.id, "too large for mqtt://user:hunter2@host", final=True)
     )):  # fmt: skip
@@ -156,14 +150,14 @@ async def test_a_command_that_the_broker_refuses_fails_after_all_tries(
     with mock.patch.object(site.broker, "take", refuse_one):
         entry = await site.until(await site.add("denied"), CommandState.FAILED)
         assert (entry.tries, entry.spent, entry.reason) == (3, 3, "not allowed")
-        await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED, within_s=1.0)
+        await site.run("d0", within_s=1.0)
         [status] = await site.store.devices("doors", device="denied")
         assert status.away == presence.heartbeats, "a refusal says nothing of the device"
     assert site.log.events("warning").count("command refused by the broker") == 1
 
 
 async def test_events_that_a_turn_could_not_store_go_to_the_next(site: Site) -> None:
-    take, take_turn = site.broker.take, site.store.take_turn
+    take = site.broker.take
     refused: list[str] = []
     failed: list[str] = []
 
@@ -174,17 +168,17 @@ async def test_events_that_a_turn_could_not_store_go_to_the_next(site: Site) -> 
             refused.append(command.id)
             devices.receive(CommandRefused(command.device, command.id, "busy"))
 
-    async def fail_once(request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
+    async def fail_once(request: TurnRequest, take_turn: TakeTurn) -> TurnResult:
         for what in ("unsent", "seen"):
             if getattr(request, what) and what not in failed:
                 failed.append(what)
                 raise Unavailable("it is gone")
-        return await take_turn(request, on_result)
+        return await take_turn()
 
-    site.store.take_turn = fail_once  # type: ignore[method-assign]
+    site.around_turns(fail_once)
     await site.start(1, patience=PATIENCE)
     with mock.patch.object(site.broker, "take", refuse_once):
-        entry = await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
+        entry = await site.run("d0")
     assert (entry.tries, entry.spent) == (2, 1)
     await site.clock.sleep(12.0)
     assert failed == ["unsent", "seen"]
@@ -210,7 +204,7 @@ async def test_odd_answers_change_nothing_and_are_logged_once(site: Site) -> Non
 
 async def test_invented_devices_leave_no_rows(site: Site) -> None:
     await site.start(1, patience=PATIENCE, presence=PresenceRules(offline_after_s=5.0))
-    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
+    await site.run("d0")
     turns = site.dispatcher.counts.turns
     for n in range(1000):
         site.broker.heartbeat(f"invented-{n}")
@@ -229,7 +223,7 @@ async def test_a_device_that_answers_late_is_waited_for(site: Site) -> None:
     behaviour = Behaviour(latency_s=8.0, spread=0.2)
     await site.start(1, behaviour, patience=Patience(retry_s=2.0, retry_max_s=4.0, max_tries=5))
     for _ in range(5):
-        await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
+        await site.run("d0")
     counts = site.dispatcher.counts
     assert (counts.closed, counts.ends) == (5, {CommandState.ACKNOWLEDGED: 5})
     assert counts.late >= 1
@@ -240,19 +234,15 @@ async def test_a_device_that_answers_late_is_waited_for(site: Site) -> None:
 
 async def test_nothing_is_sent_while_the_broker_is_away(site: Site) -> None:
     await site.start(3, patience=PATIENCE)
-    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
+    await site.run("d0")
     site.broker.stop()
     await site.clock.sleep(1.0)
     commands = [await site.add(f"d{n}") for n in range(3)]
     await site.clock.sleep(100.0)
-    assert [entry.tries for entry in await site.store.commands("doors", state=CommandState.SCHEDULED)] == [
-        0,
-        0,
-        0,
-    ]
+    scheduled = await site.store.commands("doors", state=CommandState.SCHEDULED)
+    assert [entry.tries for entry in scheduled] == [0, 0, 0]
     site.broker.resume()
-    for command in commands:
-        await site.until(command, CommandState.ACKNOWLEDGED, within_s=5.0)
+    await site.done(commands, within_s=5.0)
 
 
 async def test_a_broker_that_confirms_nothing_delays_commands_for_a_while(
@@ -261,17 +251,15 @@ async def test_a_broker_that_confirms_nothing_delays_commands_for_a_while(
     monkeypatch.setattr(MemoryDevices, "accepted", lambda *_, **__: None)
     await site.start(1, patience=PATIENCE, presence=NO_PRESENCE)
     for _ in range(5):
-        await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED, within_s=1.0)
+        await site.run("d0", within_s=1.0)
         await site.clock.sleep(5.0)
-    site.broker.listen("silent", lambda id_, payload: None)
+    site.silence("silent")
     silent = await site.add("silent")
     await site.until(silent, CommandState.PUBLISHED)
     await site.clock.sleep(5.0)
     held_up = await site.add("d0")
     await site.clock.sleep(5.0)
-    entry = await site.store.command(held_up)
-    assert entry is not None
-    assert entry.state is CommandState.SCHEDULED
+    assert (await site.command(held_up)).state is CommandState.SCHEDULED
     await site.until(held_up, CommandState.ACKNOWLEDGED, within_s=70.0)
 
 
@@ -296,7 +284,7 @@ async def test_a_rate_spreads_what_is_ready(site: Site) -> None:
 
 async def test_a_takeover_of_the_identity_loses_the_shard(site: Site) -> None:
     await site.start(1)
-    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
+    await site.run("d0")
     await MemoryDevices(site.broker, site.outbox.spec.identity(0)).start()
     await site.clock.sleep(1.0)
     assert site.lost == [0]
@@ -316,18 +304,17 @@ async def test_without_a_membership_there_are_no_turns(site: Site) -> None:
 async def test_a_turn_of_unknown_outcome_is_fenced(site: Site) -> None:
     await site.start(1)
     before = await site.store.epochs("doors")
-    taken = site.store.take_turn
     lost = [True]
 
-    async def unanswered(*args: object) -> object:
-        result = await taken(*args)  # type: ignore[arg-type]
+    async def unanswered(_: TurnRequest, take_turn: TakeTurn) -> TurnResult:
+        result = await take_turn()
         if lost:
             lost.clear()
             raise OutcomeUnknown("the answer was lost")
         return result
 
-    site.store.take_turn = unanswered  # type: ignore[method-assign, assignment]
-    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
+    site.around_turns(unanswered)
+    await site.run("d0")
     after = await site.store.epochs("doors")
     assert after[0] > before[0]
     assert site.lost == []
@@ -343,15 +330,15 @@ async def test_a_try_that_a_crash_took_back_is_known_to_the_next_owner(site: Sit
         await site.clock.sleep(0.01)
     site.store.tables = before  # which forgets that it was sent
     await site.take_from()
-    taken, told = site.store.take_turn, [False]
+    crashed = [True]
 
-    async def crashed_once(request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
-        if not told[0]:
-            told[0] = True
+    async def crash_once(_: TurnRequest, take_turn: TakeTurn) -> TurnResult:
+        if crashed:
+            crashed.clear()
             raise Unavailable("it has crashed since the last turn")
-        return await taken(request, on_result)
+        return await take_turn()
 
-    site.store.take_turn = crashed_once  # type: ignore[method-assign]
+    site.around_turns(crash_once)
     await site.add("d0")
     await site.wait(lambda: site.lost == [0], 10.0, 0.01)
     await site.dispatcher.served.disown(0)
@@ -376,7 +363,7 @@ async def test_one_answer_that_was_on_its_way_for_very_long_is_soon_forgotten(si
 
     site.broker.listen("slow", hear)
     for _ in range(20):
-        await site.until(await site.add("slow"), CommandState.ACKNOWLEDGED)
+        await site.run("slow")
     answer[0] = False
     await site.add("slow")
     sent = len(slow.came)
@@ -424,7 +411,7 @@ async def test_sources_stop_when_their_shard_goes_while_it_is_reopened(site: Sit
 
 async def test_disowning_ends_all_work_for_a_shard(site: Site) -> None:
     await site.start(1)
-    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
+    await site.run("d0")
     await site.dispatcher.served.disown(0)
     await site.dispatcher.served.disown(0)
     command = await site.add("d0")
@@ -460,14 +447,14 @@ async def test_answers_are_written_before_their_shard_goes(site: Site) -> None:
     await site.start(1)
     slow = SlowAnswer(site)
     command = await slow.command()
-    taken, gate, at_gate = site.store.take_turn, asyncio.Event(), asyncio.Event()
+    gate, at_gate = asyncio.Event(), asyncio.Event()
 
-    async def gated(*args: object) -> object:
+    async def gated(_: TurnRequest, take_turn: TakeTurn) -> TurnResult:
         at_gate.set()
         await gate.wait()
-        return await taken(*args)  # type: ignore[arg-type]
+        return await take_turn()
 
-    site.store.take_turn = gated  # type: ignore[method-assign, assignment]
+    site.around_turns(gated)
     await site.add("d0")
     await at_gate.wait()
     await slow.answer()
@@ -475,9 +462,7 @@ async def test_answers_are_written_before_their_shard_goes(site: Site) -> None:
     await site.clock.sleep(0.1)
     gate.set()
     await going
-    entry = await site.store.command(command)
-    assert entry is not None
-    assert entry.state is CommandState.ACKNOWLEDGED
+    assert (await site.command(command)).state is CommandState.ACKNOWLEDGED
     assert site.dispatcher.shards == {}
 
 
@@ -569,8 +554,7 @@ async def test_limits_are_divided_as_the_shards_are(site: Site) -> None:
 async def test_a_device_for_which_group_returns_no_text_has_no_group(site: Site, returned: Any) -> None:
     await site.start(3, group=lambda device: returned, group_rates={"a": 0.01})
     commands = [await site.add(f"d{n}") for n in range(3)]
-    for command in commands:
-        await site.until(command, CommandState.ACKNOWLEDGED, within_s=1.0)
+    await site.done(commands, within_s=1.0)
     [(_, event, fields)] = [entry for entry in site.log.entries if entry[0] == "error"]
     assert event == "group function failed"
     assert (fields["outbox"], fields["error"]) == ("doors", f"it returned {type(returned).__name__}")
@@ -580,17 +564,12 @@ async def test_a_device_for_which_group_returns_no_text_has_no_group(site: Site,
 async def test_a_group_that_fails_for_some_devices_limits_the_others_all_the_same(site: Site) -> None:
     await site.start(5, group={"d0": "a", "d1": "a", "d2": "b"}.__getitem__, group_rates={"a": 0.1})
     commands = [await site.add(f"d{n}") for n in range(5)]
-    for command in commands[2:]:
-        await site.until(command, CommandState.ACKNOWLEDGED, within_s=1.0)
-    limited = [await site.store.command(command) for command in commands[:2]]
-    assert sorted(entry.state for entry in limited if entry) == [
-        CommandState.ACKNOWLEDGED,
-        CommandState.SCHEDULED,
-    ]
+    await site.done(commands[2:], within_s=1.0)
+    limited = {(await site.command(command)).state for command in commands[:2]}
+    assert limited == {CommandState.ACKNOWLEDGED, CommandState.SCHEDULED}
     [(_, _, fields)] = [entry for entry in site.log.entries if entry[0] == "error"]
     assert (fields["error"], ".py:" in fields["at"]) == ("KeyError", True)
-    for command in commands:
-        await site.until(command, CommandState.ACKNOWLEDGED)
+    await site.done(commands)
 
 
 async def test_failures_of_group_are_logged_once_a_kind(site: Site) -> None:
@@ -598,8 +577,7 @@ async def test_failures_of_group_are_logged_once_a_kind(site: Site) -> None:
         raise RuntimeError(f"unheard of: {device}") if device < "d5" else SystemExit(device)
 
     await site.start(10, group=group, group_rates={"a": 1.0})
-    for command in [await site.add(f"d{n}") for n in range(10)]:
-        await site.until(command, CommandState.ACKNOWLEDGED, within_s=1.0)
+    await site.done([await site.add(f"d{n}") for n in range(10)], within_s=1.0)
     told = [fields for level, _, fields in site.log.entries if level == "error"]
     assert sorted(fields["error"] for fields in told) == ["RuntimeError", "SystemExit"]
     assert not any("unheard" in str(fields) for fields in told), "its text may hold people's data"
@@ -607,17 +585,16 @@ async def test_failures_of_group_are_logged_once_a_kind(site: Site) -> None:
 
 async def test_last_seen_of_a_lost_shard_s_devices_is_not_stored(site: Site) -> None:
     await site.start(8, shards=2)
-    taken, stored = site.store.take_turn, list[TurnRequest]()
+    stored = list[TurnRequest]()
 
-    async def overtaken(request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
+    async def overtaken(request: TurnRequest, take_turn: TakeTurn) -> TurnResult:
         if request.seen and not stored:
             stored.append(request)
             await site.store.open("doors", 1, request.grants[1], "another")
-        return await taken(request, on_result)
+        return await take_turn()
 
-    site.store.take_turn = overtaken  # type: ignore[method-assign]
-    for command in [await site.add(f"d{n}") for n in range(8)]:
-        await site.until(command, CommandState.ACKNOWLEDGED)
+    site.around_turns(overtaken)
+    await site.done([await site.add(f"d{n}") for n in range(8)])
     await site.wait(lambda: site.lost == [1])
     seen = {device for _, device in site.store.tables.seen}
     assert seen == {device for device in stored[0].seen if shard_of(device, 2) == 0}
@@ -627,15 +604,15 @@ async def test_last_seen_of_a_lost_shard_s_devices_is_not_stored(site: Site) -> 
 @pytest.mark.parametrize("late", ["open", "epochs"])
 async def test_a_connection_that_is_made_while_its_shard_is_opened_anew_stays(site: Site, late: str) -> None:
     await site.start(1)
-    taken, opened, epochs = site.store.take_turn, site.store.open, site.store.epochs
+    opened, epochs = site.store.open, site.store.epochs
     unclear, asked = [True], list[str]()
     identity = site.outbox.spec.identity(0)
 
-    async def unanswered(*args: Any) -> TurnResult:
+    async def unanswered(_: TurnRequest, take_turn: TakeTurn) -> TurnResult:
         if unclear:
             unclear.clear()
             raise OutcomeUnknown("the answer was lost")
-        return await taken(*args)
+        return await take_turn()
 
     async def opened_late(*args: Any) -> int:
         epoch = await opened(*args)
@@ -655,10 +632,10 @@ async def test_a_connection_that_is_made_while_its_shard_is_opened_anew_stays(si
         return told
 
     await site.clock.sleep(0.1)
-    site.store.take_turn = unanswered  # type: ignore[method-assign, assignment]
+    site.around_turns(unanswered)
     site.store.open = opened_late  # type: ignore[method-assign, assignment]
     site.store.epochs = told_late  # type: ignore[method-assign]
-    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
+    await site.run("d0")
     assert len(asked) >= 2, "the connection was made anew"
     assert site.lost == []
 

@@ -12,9 +12,9 @@ from tests.devices.simulated.conftest import Site
 
 async def test_they_are_those_of_the_dispatcher(site: Site) -> None:
     await site.start(2, patience=Patience(retry_s=1.0, retry_max_s=1.0, max_tries=2))
-    site.broker.listen("odd", lambda id_, payload: None)
+    site.silence("odd")
     for n in range(4):
-        await site.until(await site.add(f"d{n % 2}"), CommandState.ACKNOWLEDGED)
+        await site.run(f"d{n % 2}")
     await site.until(await site.add("odd"), CommandState.FAILED)
     await site.add("odd")
     await site.add("nowhere")

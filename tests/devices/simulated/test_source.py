@@ -52,7 +52,7 @@ async def test_every_command_of_a_source_is_added_once(site: Site) -> None:
 async def test_no_more_is_fetched_than_is_needed(site: Site) -> None:
     await site.start(0)
     for n in range(3):
-        site.broker.listen(f"d{n}", lambda id_, payload: None)
+        site.silence(f"d{n}")
     api = Api(1000)
     await filling(site, api, low=5, high=20)
     await site.clock.sleep(60.0)

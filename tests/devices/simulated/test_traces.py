@@ -49,8 +49,8 @@ async def test_a_command_is_sent_and_answered_in_the_caller_s_trace(
     site: Site, spans: list[SpanRecord], taken: list[Command]
 ) -> None:
     await site.start(1)
-    entry = await site.until(await site.add("d0", traceparent=PLACE), CommandState.ACKNOWLEDGED)
-    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
+    entry = await site.run("d0", traceparent=PLACE)
+    await site.run("d0")
     assert told(spans) == [("publish doors", ""), ("process doors", "")]
     assert {(span.trace_id, span.parent_id) for span in spans} == {(TRACE, CAUSE)}
     sent, answered = spans
@@ -66,7 +66,7 @@ async def test_each_try_has_a_span_and_a_command_that_failed_says_why(
     site: Site, spans: list[SpanRecord]
 ) -> None:
     await site.start(0, patience=PATIENCE)
-    site.broker.listen("d0", lambda id_, payload: None)
+    site.silence("d0")
     await site.until(await site.add("d0", traceparent=PLACE), CommandState.FAILED)
     assert told(spans) == [
         ("publish doors", ""),
@@ -103,7 +103,7 @@ async def test_a_try_that_was_not_sent_has_a_span_that_says_why(site: Site, span
         published(devices, command)
 
     with mock.patch.object(MemoryDevices, "publish", publish):
-        await site.until(await site.add("d0", traceparent=PLACE), CommandState.ACKNOWLEDGED)
+        await site.run("d0", traceparent=PLACE)
     tries = [("publish doors", "the broker is away"), ("publish doors", "")]
     assert told(spans) == [*tries, ("process doors", "")]
 
@@ -126,7 +126,7 @@ async def test_a_try_that_was_not_confirmed_before_its_shard_went_has_a_span_tha
 
 async def test_an_expired_command_has_a_span(site: Site, spans: list[SpanRecord]) -> None:
     await site.start(0, patience=PATIENCE)
-    site.broker.listen("d0", lambda id_, payload: None)
+    site.silence("d0")
     await site.add("d0")  # stands before it
     late = await site.add("d0", traceparent=PLACE, expires_in_s=0.5)
     await site.until(late, CommandState.EXPIRED)
@@ -135,12 +135,12 @@ async def test_an_expired_command_has_a_span(site: Site, spans: list[SpanRecord]
 
 async def test_a_place_that_is_none_is_left_out(site: Site, spans: list[SpanRecord]) -> None:
     await site.start(1)
-    entry = await site.until(await site.add("d0", traceparent="nonsense"), CommandState.ACKNOWLEDGED)
+    entry = await site.run("d0", traceparent="nonsense")
     assert entry.traceparent == ""
     assert spans == []
 
 
 async def test_a_node_without_traces_passes_the_place_on(site: Site, taken: list[Command]) -> None:
     await site.start(1)
-    await site.until(await site.add("d0", traceparent=PLACE), CommandState.ACKNOWLEDGED)
+    await site.run("d0", traceparent=PLACE)
     assert [command.traceparent for command in taken] == [PLACE]

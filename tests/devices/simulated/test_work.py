@@ -68,7 +68,7 @@ async def test_a_new_owner_watches_the_devices_of_its_shard(
     await site.start(2)
     assert watched == []
     for device in ("d0", "d1"):
-        await site.until(await site.add(device), CommandState.ACKNOWLEDGED)
+        await site.run(device)
     await site.dispatcher.served.disown(0)
     await site.own()
     assert sorted(watched) == ["d0", "d1"]
@@ -78,7 +78,7 @@ async def test_a_node_whose_clock_is_ahead_drops_nothing_that_closed_lately(site
     await site.start(1, keep_s=KEEP_S)
     host = host_of(site)
     work = worked(site, host)
-    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
+    await site.run("d0")
     clock = SimClock(Random(1), "ahead")
     clock.set_by_s = 2 * KEEP_S
     host.clock = clock

@@ -164,8 +164,7 @@ class OutboxStore(Protocol):
         fails, the command closes without it, and a later sweep calls it again.
 
         If the database has crashed since the last turn, raise Unavailable once: the crash may have undone
-            recent
-        turns that closed nothing."""
+        recent turns that closed nothing."""
 
     async def pending_briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
         """Return closed commands of these shards with pending briefs (``TurnRequest.brief``), in any

@@ -3,7 +3,7 @@
 Answers close their commands and free their devices, new commands come to the heads of their devices, due
 heads are judged, and commands that may go are marked as published. Commands are sent only after the
 transaction: after a crash at any step a command is sent again when its retry interval is over, and none is
-    forgotten.
+forgotten.
 
 The decisions are here. A dispatcher brings a ``TurnRequest``; a store provides ``OutboxRows``, which read
 ``TurnRows`` and write inside its transaction; ``take_turn`` decides, and returns a ``TurnResult``.
@@ -477,8 +477,7 @@ class _TurnJudge:
 
     def _take_late_answer(self, answer: CommandAnswer) -> None:
         """Close a command by an answer to an earlier try. Its device may still receive the last try, and
-        takes
-        one command at a time: it is waited for one more interval, or until it answers that try too."""
+        takes one command at a time: it is waited for one more interval, or until it answers that try too."""
         entry = self._current(self._found.commands, answer.correlation)
         assert entry is not None
         head = self._head(entry.pair)

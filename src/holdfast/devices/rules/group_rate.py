@@ -88,8 +88,7 @@ class RolloutRates:
     """The limits of devices a second to each rollout, of which a node has a ``share``.
 
     Commands of a rollout have their times from the start. These limits hold when the times have passed,
-    because
-    the broker or all nodes were away: a rollout that stops at failures must not go out all at once.
+    because the broker or all nodes were away: a rollout that stops at failures must not go out all at once.
     ``wait_until`` is for one thread at a time.
     """
 

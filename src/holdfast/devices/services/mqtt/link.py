@@ -1,8 +1,7 @@
 """One connection to the broker under one client id, kept up until it is closed or taken over.
 
 paho makes and reads the packets; asyncio owns the connection. Unconfirmed messages are reported and forgotten
-when
-a connection ends: only the owner of the device decides whether they are sent again.
+when a connection ends: only the owner of the device decides whether they are sent again.
 """
 
 from __future__ import annotations

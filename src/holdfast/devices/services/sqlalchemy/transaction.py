@@ -2,9 +2,8 @@
 
 PostgreSQL may be far away, and planning a statement takes as long as executing it. So statements are
 prepared, reads of one step share a round trip, and writes wait for the next read or the commit and go in its
-message. It
-is one message and no pipeline: a process that is stopped between two messages would keep its locks, because
-the server waits for the rest without a limit.
+message. It is one message and no pipeline: a process that is stopped between two messages would keep its
+locks, because the server waits for the rest without a limit.
 """
 
 from __future__ import annotations
