@@ -23,8 +23,9 @@ from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.wire import Envelope, decode_task
 from simulator.faults import Weather
-from simulator.loop import SimClock, run
+from simulator.loop import SimClock
 from simulator.tasks import APP, QUICK, PlannedTask, TaskScenario, TaskWorld, check
+from tests.tasks.simulated import simulated
 
 TYPE = "report.publish"
 DAY_S = 86_400.0
@@ -251,24 +252,22 @@ async def test_of_a_task_that_its_queue_refuses_by_then_all_but_the_body_is_sent
     assert [each.on_failure for each in told.follow_ups] == [True]
 
 
-def test_the_producer_hears_of_a_task_that_its_queue_refuses_by_then() -> None:
-    async def live() -> None:
-        short = PlannedTask(0.1, "t", QUICK, 0.1)
-        world = TaskWorld(fair(short))
+@simulated
+async def test_the_producer_hears_of_a_task_that_its_queue_refuses_by_then() -> None:
+    short = PlannedTask(0.1, "t", QUICK, 0.1)
+    world = TaskWorld(fair(short))
 
-        async def refuse_late() -> None:
-            world.planned["late"] = PlannedTask(0.1, "late", QUICK, 0.1, fails=-1)
-            large = Order(task_type=QUICK, body={"text": "x" * 2000}, task_id="late", delay_s=60.0)
-            await world.producer.send([large])
-            world.queues[task_queue(APP, QUICK)].max_bytes = 1000
+    async def refuse_late() -> None:
+        world.planned["late"] = PlannedTask(0.1, "late", QUICK, 0.1, fails=-1)
+        large = Order(task_type=QUICK, body={"text": "x" * 2000}, task_id="late", delay_s=60.0)
+        await world.producer.send([large])
+        world.queues[task_queue(APP, QUICK)].max_bytes = 1000
 
-        world.spawn(refuse_late())
-        assert check(world, await world.live()) == []
-        [told] = world.outcomes["late"]
-        assert (told.state, told.attempts) == (State.FAILED, 0)
-        assert "its queue refuses it" in told.detail
-
-    run(live())
+    world.spawn(refuse_late())
+    assert check(world, await world.live()) == []
+    [told] = world.outcomes["late"]
+    assert (told.state, told.attempts) == (State.FAILED, 0)
+    assert "its queue refuses it" in told.detail
 
 
 async def test_a_node_that_leaves_or_is_cut_off_asks_for_nothing(bench: Bench) -> None:

@@ -22,9 +22,10 @@ from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.tasks.concurrency import document_name
 from holdfast.tasks.rates import LOOK_AGAIN_S, LOOK_S, RateKeeper
 from holdfast.testing import node_for_tests
-from simulator.loop import SimClock, run
+from simulator.loop import SimClock
 from simulator.tasks import APP, QUICK, PlannedTask, RanAttempt, TaskScenario, TaskWorld, check
 from tests.cluster.fakes import Log
+from tests.tasks.simulated import simulated
 from tests.tasks.test_work import calm
 
 VIRTUAL = True
@@ -187,25 +188,22 @@ def rated(rates: dict[str, float], count: int) -> tuple[TaskScenario, dict[str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("maximum", [0, 6])
-def test_the_nodes_of_an_app_keep_a_rate_that_an_operator_sets(maximum: int) -> None:
+@simulated
+async def test_the_nodes_of_an_app_keep_a_rate_that_an_operator_sets(maximum: int) -> None:
     """Beside a global limit too: permits are taken where there is room, and room is asked for."""
     scenario, rates = rated({QUICK: RATE}, 80)
-
-    async def live() -> None:
-        world = TaskWorld(scenario)
-        limits = msgspec.json.encode(limit(ConcurrencyLimits(), maximum, rates=rates))
-        await world.registry.put(document_name(APP), limits, 0)
-        assert check(world, await world.live()) == []
-        began = [event for event in world.log if isinstance(event, RanAttempt) and not event.end]
-        times = [event.at for event in began]
-        assert len(times) == 80
-        for window_s in (1.0, 5.0):
-            assert most_in(times, window_s) <= RATE * (window_s + 2 * WINDOW_S)
-        assert max(times) - min(times) <= 80 / RATE * 1.25, "and it is used"
-        nodes = Counter(task.node.partition(".")[0] for task in world.store.standing.values())
-        assert len(nodes) == 3, "by all of them"
-
-    run(live())
+    world = TaskWorld(scenario)
+    limits = msgspec.json.encode(limit(ConcurrencyLimits(), maximum, rates=rates))
+    await world.registry.put(document_name(APP), limits, 0)
+    assert check(world, await world.live()) == []
+    began = [event for event in world.log if isinstance(event, RanAttempt) and not event.end]
+    times = [event.at for event in began]
+    assert len(times) == 80
+    for window_s in (1.0, 5.0):
+        assert most_in(times, window_s) <= RATE * (window_s + 2 * WINDOW_S)
+    assert max(times) - min(times) <= 80 / RATE * 1.25, "and it is used"
+    nodes = Counter(task.node.partition(".")[0] for task in world.store.standing.values())
+    assert len(nodes) == 3, "by all of them"
 
 
 app = App("slow")

@@ -184,19 +184,23 @@ class Completer:
     async def _store_loop(self) -> None:
         while True:
             await self._ended.wait()
-            taken, self._ends = self._ends[:ENDS_MAX], self._ends[ENDS_MAX:]
-            if not self._ends:
-                self._ended.clear()
-            if self._briefing is None:
-                await self._store_some(taken, self._store.end)
-                continue
-            plain = [each for each in taken if each.is_plain]
-            others = [each for each in taken if not each.is_plain]
-            event = partial(self._event_from, {each.end.task_id: each.item for each in plain})
-            end_and_brief = partial(self._briefing.end_and_brief, queue=event_queue(self._app), brief=event)
-            halves = ((plain, end_and_brief), (others, self._store.end))
-            # At once, as each is a durable transaction.
-            await asyncio.gather(*(self._store_some(half, end) for half, end in halves if half))
+            await self._store_next()
+
+    async def _store_next(self) -> None:
+        # Apart from the loop, which would keep the last tasks in memory while it waits.
+        taken, self._ends = self._ends[:ENDS_MAX], self._ends[ENDS_MAX:]
+        if not self._ends:
+            self._ended.clear()
+        if self._briefing is None:
+            await self._store_some(taken, self._store.end)
+            return
+        plain = [each for each in taken if each.is_plain]
+        others = [each for each in taken if not each.is_plain]
+        event = partial(self._event_from, {each.end.task_id: each.item for each in plain})
+        end_and_brief = partial(self._briefing.end_and_brief, queue=event_queue(self._app), brief=event)
+        halves = ((plain, end_and_brief), (others, self._store.end))
+        # At once, as each is a durable transaction.
+        await asyncio.gather(*(self._store_some(half, end) for half, end in halves if half))
 
     async def _store_some(self, taken: Sequence[Ending], end: End) -> None:
         seen = list[int]()
@@ -256,12 +260,15 @@ class Completer:
                 self._ready.clear()
                 continue
             await self._wait_for_others()
-            size = self._events.max_batch
-            taken, self._finished = self._finished, []
-            self._ready.clear()
-            await asyncio.gather(
-                *(self._send_some(taken[start : start + size]) for start in range(0, len(taken), size))
-            )
+            await self._send_all()
+
+    async def _send_all(self) -> None:
+        size = self._events.max_batch
+        taken, self._finished = self._finished, []
+        self._ready.clear()
+        await asyncio.gather(
+            *(self._send_some(taken[start : start + size]) for start in range(0, len(taken), size))
+        )
 
     async def _wait_for_others(self) -> None:
         """Wait for other outcomes to share the call, where calls cost money and if some will come soon."""
