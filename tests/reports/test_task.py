@@ -372,7 +372,7 @@ async def test_of_two_attempts_at_once_the_later_one_delivers(folders: Path) -> 
             publisher = await stack.enter_async_context(
                 report_publisher(services.clock, services.registry(), Credentials(), limits)
             )
-            ours = AuditedAttempt(trace="t", ordered_at=1.0, attempt=epoch, epoch=epoch)
+            ours = AuditedAttempt(task_id="t", ordered_at=1.0, attempt=epoch, epoch=epoch)
             return await publisher.publish(body, ours, lambda _: begun.set())
 
         earlier = asyncio.create_task(attempt(1, halting))

@@ -5,7 +5,7 @@ store of tasks: no further store is needed. A row also holds the record of the f
 next attempt goes on. Each write names the version that it replaces, so a worker that counts as dead can't
 overwrite the row of its successor.
 
-``reports/days/DAY/TRACE/NUMBER`` is a row, ``reports/tasks/TRACE`` the time when a task was ordered.
+``reports/days/DAY/TASK_ID/NUMBER`` is a row, ``reports/tasks/TASK_ID`` the time when a task was ordered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AuditedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt at a task, for the audit. ``ordered_at`` is a wall time in seconds; that of the first
     attempt counts."""
 
-    trace: str
+    task_id: str
     ordered_at: float
     app: str = ""
     attempt: int = 1
@@ -42,7 +42,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``day`` is the report's day; ``number`` counts a report's files from 1. ``state`` is running, succeed,
     failed, or queued for another attempt. Times are wall times in seconds; ``attempts`` are the task's.
-    ``error`` is that of the last attempt. ``record`` is that of the delivery.
+    ``error`` is that of the last attempt. ``record`` is that of the delivery; ``trace`` is the task's id.
     """
 
     app: str = ""
@@ -82,10 +82,10 @@ class Audit:
         self._clock = clock
         self._versions: dict[str, int] = {}
 
-    async def ordered_at(self, trace: str, at: float) -> float:
+    async def ordered_at(self, task_id: str, at: float) -> float:
         """Return the time when a task was ordered: the one of the first call, so that its date stays the
         same."""
-        name = TASKS + trace
+        name = TASKS + task_id
         for _ in range(TRIES):
             try:
                 if await self._registry.put(name, msgspec.json.encode(_Ordered(at)), 0):
@@ -96,9 +96,9 @@ class Audit:
                 return _decode_ordered(found.body).at
         raise Unavailable(f"the registry doesn't answer whether it keeps {name}")
 
-    async def find(self, day: dt.date, trace: str, number: int) -> Row | None:
+    async def find(self, day: dt.date, task_id: str, number: int) -> Row | None:
         """Return the present row, which the next ``keep`` replaces; or None."""
-        name = _name(day, trace, number)
+        name = _name(day, task_id, number)
         found = await self._registry.get(name)
         self._versions[name] = found.version if found else 0
         return _decode(found.body) if found else None
@@ -125,7 +125,7 @@ class Audit:
         raise Unavailable(f"the registry doesn't answer whether it keeps {name}")
 
     async def day(self, day: dt.date) -> list[Row]:
-        """Return the rows of one day, by trace and number."""
+        """Return the rows of one day, by task id and number."""
         return [_decode(document.body) for document in await self._registry.list(f"{DAYS}{day}/")]
 
     async def forget(self, before: dt.date) -> int:
@@ -143,5 +143,5 @@ class Audit:
         await self._clock.sleep(PAUSE_S * self._clock.random())
 
 
-def _name(day: dt.date, trace: str, number: int) -> str:
-    return f"{DAYS}{day}/{trace}/{number:06}"
+def _name(day: dt.date, task_id: str, number: int) -> str:
+    return f"{DAYS}{day}/{task_id}/{number:06}"

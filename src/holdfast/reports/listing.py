@@ -66,20 +66,20 @@ async def files_of(
 async def _with_ended_tasks(services: Services, rows: Sequence[Row]) -> list[Row]:
     """Return the rows; a row whose task has ended without its node gets the state of the task."""
     ended: dict[tuple[str, str], Task] = {}
-    open_traces: dict[str, set[str]] = {}
+    open_ids: dict[str, set[str]] = {}
     for row in rows:
         if row.app and row.state in (TaskState.RUNNING, TaskState.QUEUED):
-            open_traces.setdefault(row.app, set()).add(row.trace)
-    for app, traces in open_traces.items():
+            open_ids.setdefault(row.app, set()).add(row.trace)
+    for app, ids in open_ids.items():
         async with services_of(services, app) as theirs:
-            for task in await _ended(theirs.task_store(app), traces):
+            for task in await _ended(theirs.task_store(app), ids):
                 ended[app, task.task_id] = task
     return [_as_it_ended(row, ended.get((row.app, row.trace))) for row in rows]
 
 
-async def _ended(store: TaskStore, traces: set[str]) -> list[Task]:
+async def _ended(store: TaskStore, ids: set[str]) -> list[Task]:
     found: list[Task] = []
-    in_order = sorted(traces)
+    in_order = sorted(ids)
     for start in range(0, len(in_order), GETS_AT_ONCE):
         tasks = await asyncio.gather(*map(store.get, in_order[start : start + GETS_AT_ONCE]))
         found += [task for task in tasks if task and task.ended and task.state is not TaskState.SUCCEEDED]

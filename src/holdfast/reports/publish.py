@@ -160,11 +160,11 @@ class Publisher:
         self, attempt: AuditedAttempt, order: ReportOrder | InvalidOrder, time_zone: str, destination: str
     ) -> tuple[dt.datetime, _FileRows]:
         """Return the time of the order, and its audit rows."""
-        at = await self._audit.ordered_at(attempt.trace, attempt.ordered_at)
+        at = await self._audit.ordered_at(attempt.task_id, attempt.ordered_at)
         ordered_at = dt.datetime.fromtimestamp(at, dt.UTC)
         common = Row(
             app=attempt.app,
-            trace=attempt.trace,
+            trace=attempt.task_id,
             customer=order.customer,
             report=order.report,
             day=order.date or ordered_at.astimezone(ZoneInfo(time_zone)).date(),
@@ -255,9 +255,9 @@ class _FileRows:
 
     async def _begin(self, number: int, name: str) -> None:
         ours = self._attempt
-        known = await self._audit.find(self._common.day, ours.trace, number)
+        known = await self._audit.find(self._common.day, ours.task_id, number)
         if known is not None and known.epoch > ours.epoch:
-            raise Fenced(f"attempt {known.epoch} at {ours.trace!r} owns {known.name!r}", known.epoch)
+            raise Fenced(f"attempt {known.epoch} at {ours.task_id!r} owns {known.name!r}", known.epoch)
         begun = msgspec.structs.replace(self._common, number=number, started_at=self._clock.wall())
         row = known or begun
         await self._keep(

@@ -115,7 +115,7 @@ def declare(app: App, opened: Opened, *, name: str = TASK_TYPE, **settings: Unpa
         async with opened(job) as (publisher, ordered_at):
             attempt = AuditedAttempt(
                 app=job.app,
-                trace=job.task_id,
+                task_id=job.task_id,
                 ordered_at=ordered_at,
                 attempt=job.attempt,
                 tries=job.tries,

@@ -108,10 +108,10 @@ async def publish(
         if dry_run:
             return await _show(wanted, services.clock.wall(), known, json=json)
         registry = services.registry() if record else MemoryRegistry(services.clock)
-        trace = f"cli-{services.clock.new_id()}"
+        task_id = f"cli-{services.clock.new_id()}"
         async with contextlib.AsyncExitStack() as stack:
             if record:  # else nothing is written to the cluster's store
-                where = {"destination": redact_url(plain["delivery"]["destination"]), "trace": trace}
+                where = {"destination": redact_url(plain["delivery"]["destination"]), "trace": task_id}
                 subject = f"{wanted.customer} {wanted.report}"
                 await stack.enter_async_context(audited(services, "publish a report", subject, where))
             publisher = await stack.enter_async_context(
@@ -121,9 +121,9 @@ async def publish(
                 bar = progress.add_task(wanted.report, total=1.0, note="opening the sources")
                 published = await publisher.publish(
                     wanted,
-                    AuditedAttempt(trace=trace, ordered_at=services.clock.wall()),
+                    AuditedAttempt(task_id=task_id, ordered_at=services.clock.wall()),
                     lambda now: progress.update(bar, completed=now.fraction, note=str(now)),
-                    leave=False,  # another call has another trace, and can't resume this one
+                    leave=False,  # another call has another id, and can't resume this one
                 )
     if json:
         output.json_line(published)
