@@ -210,7 +210,7 @@ RULES: dict[str, DeviceMutation] = {
         lambda command, now: command,
     ),
     "device-in-flight": DeviceMutation(
-        "a node waits for no more devices than its limit", InFlight, "add", _count_none_out
+        "a node waits for at most its limit of devices", InFlight, "add", _count_none_out
     ),
     "device-freed": DeviceMutation(
         "an answer frees only a device that is waited for",
@@ -226,9 +226,9 @@ RULES: dict[str, DeviceMutation] = {
         "a group's rate has no burst of a second", group_rate, "BURST_S", 1.0, seeds=400
     ),
     "device-result": DeviceMutation(
-        "a result is told in the transaction that closes", MemoryOutbox, "report", _report_before
+        "a result is reported in the transaction that closes", MemoryOutbox, "report", _report_before
     ),
     "device-told-again": DeviceMutation(
-        "a result that the business failed to take is told again", MemoryOutbox, "report", _report_once
+        "a result that the program failed to take is reported again", MemoryOutbox, "report", _report_once
     ),
 }

@@ -377,7 +377,7 @@ RULES: dict[str, Mutation] = {
         lambda self, since, *, waits: True,
     ),
     "restart-clock": Mutation(
-        "how long a stream was quiet tells the clock that dated its last commit",
+        "the clock that dated the last commit measures how long a stream was quiet",
         Opener,
         "quiet_s",
         _quiet_by_the_host,
@@ -410,7 +410,7 @@ RULES: dict[str, Mutation] = {
         "the inbox is judged again after each commit", Sequencer, "answer", _keep_no_more
     ),
     "queue-order": Mutation(
-        "a message waits for the one before it, where the queue told",
+        "a message waits for the one before it, if the queue reports that one",
         Sequencer,
         "follows_on",
         lambda *_: True,
@@ -443,9 +443,11 @@ RULES: dict[str, Mutation] = {
     "task-epoch": Mutation(
         "only the last attempt ends a task", task, "current_attempt", _any_attempt, world="tasks"
     ),
-    "task-ended": Mutation("an ended task runs no more", StartAttempt, "after", _start_again, world="tasks"),
+    "task-ended": Mutation(
+        "an ended task never runs again", StartAttempt, "after", _start_again, world="tasks"
+    ),
     "task-success": Mutation(
-        "a task that has succeeded is not queued anew", ResetTask, "after", _reset_in_any_case, world="tasks"
+        "a task that has succeeded is not queued again", ResetTask, "after", _reset_in_any_case, world="tasks"
     ),
     "task-tries": Mutation(
         "attempts are counted", StartAttempt, "after", _start_without_count, world="tasks"
@@ -485,7 +487,7 @@ RULES: dict[str, Mutation] = {
         world="tasks",
     ),
     "follow-up-again": Mutation(
-        "who finds a task ended and not told sends what follows",
+        "a node that finds a task ended and not reported sends its follow-ups",
         follow_ups,
         "decode_follow_ups",
         lambda data, app: (),
@@ -561,7 +563,7 @@ RULES: dict[str, Mutation] = {
         world="tasks",
     ),
     "task-maximum": Mutation(
-        "no more tasks run at once than the app's maximum", ConcurrencyLimiter, "granted", 99, world="tasks"
+        "at most the app's maximum of tasks run at once", ConcurrencyLimiter, "granted", 99, world="tasks"
     ),
     "task-strict": Mutation(
         "what runs ends before others may have its grant",

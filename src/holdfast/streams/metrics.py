@@ -87,7 +87,7 @@ class StreamMetrics:
         now = self._host.clock.wall()
         yield (
             "pending_effects_seconds",
-            "How long ago the oldest of these was committed; 0 if there is none.",
+            "Seconds since the oldest of these was committed; 0 without one.",
             max((max(0.0, now - effects.oldest_at) for effects in pending), default=0.0),
         )
 
