@@ -80,6 +80,7 @@ def test_what_is_backed_up_is_restored_with_higher_epochs(holdfast: Any) -> None
     made = make(holdfast, "--json")
     assert made.code == 0, made.err
     assert (made.lines[0]["checkpoints"], made.lines[0]["results"]) == (3, 8)
+    assert Path("streams.backup").stat().st_mode & 0o777 == 0o600, "only its owner may read it"
     done = bring(holdfast, "--json")
     assert done.code == 0, done.err
     assert [(line["key"], line["after"], line["effects"]) for line in done.lines] == [
@@ -94,12 +95,6 @@ def test_what_is_backed_up_is_restored_with_higher_epochs(holdfast: Any) -> None
 
 
 @pytest.mark.usefixtures("filled")
-def test_only_its_owner_may_read_the_file(holdfast: Any) -> None:
-    assert make(holdfast).code == 0
-    assert Path("streams.backup").stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.usefixtures("filled")
 def test_a_backup_may_have_a_name_that_is_no_text(holdfast: Any) -> None:
     name = os.fsdecode(b"odd-\xff.backup")
     done = holdfast("backup", name, "--url", SOURCE)
@@ -107,12 +102,6 @@ def test_a_backup_may_have_a_name_that_is_no_text(holdfast: Any) -> None:
     assert holdfast("restore", name, "--url", TARGET).code == 0
     [noted] = on(SOURCE, lambda held: held.registry().list("audit/"))
     assert b'"odd-\\\\udcff.backup"' in noted.body
-
-
-@pytest.mark.usefixtures("filled")
-def test_what_a_killed_backup_has_left_hinders_none_of_the_same_process_id(holdfast: Any) -> None:
-    Path(f".streams.backup.{os.getpid()}.part").touch()
-    assert make(holdfast).code == 0
 
 
 @pytest.mark.usefixtures("filled")
@@ -151,13 +140,10 @@ def test_a_damaged_or_cut_file_is_refused_before_anything_is_written(holdfast: A
             assert refused.code == 2
             assert said in refused.err
             assert "streams.backup" in refused.err
+    path.unlink()
+    missing = bring(holdfast, "--check")
+    assert (missing.code, "streams.backup can't be read" in missing.err) == (2, True)
     assert not Path("target.db").exists()
-
-
-def test_a_file_that_is_not_there_is_refused_as_such(holdfast: Any) -> None:
-    refused = bring(holdfast, "--check")
-    assert refused.code == 2
-    assert "streams.backup can't be read" in refused.err
 
 
 @pytest.mark.usefixtures("filled")
@@ -219,8 +205,9 @@ def test_a_file_that_is_no_backup_is_not_overwritten(holdfast: Any, name: str) -
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_backup_and_an_empty_file_are_replaced(holdfast: Any) -> None:
+def test_a_backup_an_empty_file_and_the_part_of_a_killed_one_are_replaced(holdfast: Any) -> None:
     Path("streams.backup").touch()
+    Path(f".streams.backup.{os.getpid()}.part").touch()
     for _ in range(2):
         assert make(holdfast).code == 0
         assert holdfast("restore", "streams.backup", "--check").code == 0

@@ -15,7 +15,7 @@ APP, TYPE = "reports", "report.publish"
 @pytest.mark.slow
 def test_a_task_is_put_in_the_schedule_changed_and_removed(holdfast: Holdfast) -> None:
     done = holdfast("periodic", "set", APP, "nightly", "30 2 * * *", TYPE, '{"pages": 3}', "--tries", "2")
-    assert (done.code, done.out) == (exits.OK, "nightly: is sent at 30 2 * * * (UTC)\n")
+    assert (done.code, done.out) == (exits.OK, "nightly: sent at 30 2 * * * (UTC)\n")
     (entry,) = holdfast("periodic", "ls", APP, "--json").lines
     assert (entry["name"], entry["cron"], entry["body"], entry["tries"]) == (
         "nightly",
@@ -28,7 +28,7 @@ def test_a_task_is_put_in_the_schedule_changed_and_removed(holdfast: Holdfast) -
     (entry,) = holdfast("periodic", "ls", APP, "--json").lines
     assert (entry["cron"], entry["zone"], entry["body"]) == ("0 3 * * *", "Europe/Berlin", None)
     assert "nightly" in holdfast("periodic", "ls", APP).out
-    assert holdfast("periodic", "rm", APP, "nightly").out == "nightly: is sent no more\n"
+    assert holdfast("periodic", "rm", APP, "nightly").out == "nightly: removed from the schedule\n"
     assert holdfast("periodic", "ls", APP, "--json").lines == []
 
 

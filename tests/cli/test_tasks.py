@@ -379,18 +379,22 @@ def test_a_running_task_shows_where_it_is(
     assert record["stacks"] == stacks
 
 
-@pytest.mark.parametrize("by", ["all", "id"])
-def test_letters_of_tasks_that_are_named_by_their_queue_get_their_tries_again_too(
-    holdfast: Holdfast, arrange: Arrange[Any], by: str
+QUEUE = task_queue(APP, TYPE)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [("--stream", QUEUE, "--all"), ("--stream", QUEUE, f"{TYPE}/t0"), (f"{TYPE}/t0",)],
+    ids=["all of a queue", "id and queue", "id"],
+)
+def test_dead_letters_of_tasks_get_their_tries_again(
+    holdfast: Holdfast, arrange: Arrange[Any], chosen: tuple[str, ...]
 ) -> None:
     """Sent again like a message, such a task would be taken for a duplicate, and be gone."""
     arrange(ended(send(holdfast, "0", "--trace-id", "t0"), State.FAILED, "refused"))
-    queue = task_queue(APP, TYPE)
-    (letter,) = holdfast("dlq", "ls", queue, "--json").lines
-    chosen = ("--all",) if by == "all" else (letter["id"],)
-    assert holdfast("dlq", "redrive", "--stream", queue, *chosen, "--json").lines == [
-        {"redriven": 1, "asked": 1}
-    ]
+    (letter,) = holdfast("dlq", "ls", QUEUE, "--json").lines
+    assert letter["id"] == f"{TYPE}/t0"
+    assert holdfast("dlq", "redrive", *chosen, "--json").lines == [{"redriven": 1, "asked": 1}]
     (task,) = holdfast("tasks", "ls", APP, "--json").lines
     assert (task["state"], task["attempts"]) == ("queued", 0)
     assert arrange(bodies) == ["0"]
@@ -416,13 +420,3 @@ def test_the_id_that_is_listed_names_the_dead_letter_of_a_task(
     assert [line["id"] for line in shown.lines] == [letter], shown.err
     assert holdfast("dlq", "purge", letter, "--yes", "--json").lines == [{"purged": 1, "asked": 1}]
     assert letter not in holdfast("dlq", "ls").out
-
-
-def test_the_dead_letter_of_a_task_is_sent_again_by_the_id_that_is_listed(
-    holdfast: Holdfast, arrange: Arrange[Any]
-) -> None:
-    arrange(ended(send(holdfast, "0", "--trace-id", "t0"), State.FAILED, "refused"))
-    assert holdfast("dlq", "redrive", f"{TYPE}/t0", "--json").lines == [{"redriven": 1, "asked": 1}]
-    (task,) = holdfast("tasks", "ls", APP, "--json").lines
-    assert (task["state"], task["attempts"]) == ("queued", 0)
-    assert arrange(bodies) == ["0"]

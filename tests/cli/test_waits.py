@@ -123,7 +123,7 @@ def test_messages_that_no_node_is_there_for_are_shown(node: Process, holdfast: A
     assert "empty" not in shown
     [trouble] = found["troubles"]
     assert trouble.startswith("no node runs 'cuont', whose queue holds messages: ")
-    assert "They run alarm, count, " in trouble
+    assert "The nodes run alarm, count, " in trouble
     told = holdfast("doctor")
     assert "no node runs 'cuont'" in told.out
     node.end()

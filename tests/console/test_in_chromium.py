@@ -152,7 +152,7 @@ async def test_a_schedule_is_written_and_a_running_task_looked_at(
     trace = node.client.send("mail.hang", {})
     async with opened(chromium, console) as tab:
         await tab.open(f"/task?app=shop&trace={trace}")
-        link = tab.page.get_by_role("link", name="Look where it is")
+        link = tab.page.get_by_role("link", name="Show where it is")
         await expect(link).to_be_visible(timeout=PATIENCE_MS)
         await link.click()
         await expect(tab.page.locator("pre")).to_contain_text("mail.hang", timeout=PATIENCE_MS)

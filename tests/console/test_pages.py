@@ -226,11 +226,6 @@ async def test_an_operator_skips_a_gap_and_the_stream_goes_on(
     assert "passed over: 1 to 2" in shown(page.text)
 
 
-async def test_a_stream_moves_only_to_a_node_that_lives(operator: Browser) -> None:
-    page = await operator.post("/stream/move", key="cameras/late", to="nowhere")
-    assert "no node is called 'nowhere'" in shown(page.text)
-
-
 async def test_what_isnt_a_form_of_a_page_is_refused(operator: Browser, services: Services) -> None:
     page = await operator.post("/stream/pause", key="x" * 70_000)
     assert page.status == 413

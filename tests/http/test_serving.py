@@ -102,9 +102,7 @@ class Server:
             app.router.add_get(path, self.look)
         runner = web.AppRunner(app, handler_cancellation=True)
         await runner.setup()
-        assert runner.server is not None
-        protocol = self.connections.over(runner.server)
-        server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+        server = await self.connections.listen(runner, None, host="127.0.0.1", port=0)
         self.port = server.sockets[0].getsockname()[1]
         watching = asyncio.create_task(self.connections.watch())
         yield self
@@ -323,9 +321,7 @@ async def asked(
     app.router.add_get("/", answer)
     runner = web.AppRunner(app)
     await runner.setup()
-    assert runner.server is not None
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(connections.over(runner.server), "127.0.0.1", 0)
+    server = await connections.listen(runner, None, host="127.0.0.1", port=0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     writer.write(REQUEST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
     await ended(reader)

@@ -91,13 +91,18 @@ def command_line(arguments: Sequence[str] = ()) -> App:
         result_action="return_value",
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
-        default_parameter=Parameter(negative=()),
+        default_parameter=Parameter(negative=(), show_default=_shown_default),
     )
     first = next((argument for argument in arguments if argument not in HELP_FLAGS), "")
     ours = first in COMMANDS or first.startswith("-")
     for name, command in (COMMANDS if ours else all_commands(first)).items():
         app.command(command.place, name=name)
     return app
+
+
+def _shown_default(value: object) -> str | None:
+    """Return a default for a page of help; None for one that says nothing, such as that a flag isn't set."""
+    return None if value is None or value is False or value in ("", ()) else str(value)
 
 
 def _console() -> Console:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import exits, output
 from holdfast.cli.node import done_before, signals
@@ -25,10 +23,10 @@ def console(
     host: str = "127.0.0.1",
     port: int = PORT,
     tokens: Path | None = None,
-    name: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    name: tuple[str, ...] = (),
     identity_header: str = "",
-    proxy: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
-    operator: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    proxy: tuple[str, ...] = (),
+    operator: tuple[str, ...] = (),
     pictures: bool = False,
     tls_cert: Path | None = None,
     tls_key: Path | None = None,

@@ -42,7 +42,7 @@ def dev(
     app: str,
     /,
     *,
-    watch: Annotated[tuple[Path, ...], Parameter(show_default=False)] = (),
+    watch: tuple[Path, ...] = (),
     console: Annotated[bool, Parameter(negative="--no-console")] = True,
     show_locals: bool = False,
     options: Options = DEFAULTS,

@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from cyclopts import Parameter
 
 from holdfast.app.app import App
 from holdfast.assembly.checks import check_app, queues_of
@@ -60,7 +59,7 @@ OBJECT = "holdfast-doctor"
 
 
 async def doctor(
-    app: Annotated[str | None, Parameter(show_default=False)] = None,
+    app: str | None = None,
     /,
     *,
     upgrade: bool = False,

@@ -75,7 +75,7 @@ async def set_(
 
 @app.command(name="ls")
 async def ls(
-    owner: Annotated[str, Parameter(help="Name of an app. Default: all.", show_default=False)] = "",
+    owner: Annotated[str, Parameter(help="Name of an app. Default: all.")] = "",
     /,
     *,
     json: Json = False,

@@ -9,9 +9,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any
 
 from holdfast.assembly.checks import look_for_queues
 from holdfast.assembly.loading import load_app
@@ -48,8 +46,8 @@ def run(
     host: str | None = None,
     port: int | None = None,
     advertise: str | None = None,
-    slots: Annotated[int | None, Parameter(show_default=False)] = None,
-    nodes: Annotated[int | None, Parameter(show_default=False)] = None,
+    slots: int | None = None,
+    nodes: int | None = None,
     console: bool = False,
     options: Options = DEFAULTS,
 ) -> int:

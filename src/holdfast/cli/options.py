@@ -27,7 +27,7 @@ class Options:
     "Config file to use instead of holdfast.toml."
     url: str | None = None
     "Service that is queue, coordinator and state store: sqlite:///PATH."
-    set: Annotated[tuple[str, ...], Parameter(name=["--set", "-s"], show_default=False)] = ()
+    set: Annotated[tuple[str, ...], Parameter(name=["--set", "-s"])] = ()
     "Any setting, as NAME=VALUE; may be repeated. `holdfast config show` lists them."
 
     def load(self, *, logs: bool = True, **more: Any) -> Config:

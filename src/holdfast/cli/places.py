@@ -1,4 +1,4 @@
-"""``holdfast move``, ``drain`` and ``why``: where streams are, and bringing them elsewhere."""
+"""``holdfast move``, ``drain`` and ``why``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from holdfast.operate.explanation import explain
 move = command(streams.move)
 
 
-async def drain(
-    node: Annotated[NodeName, Parameter(show_default=False)], /, *, options: Options = DEFAULTS
-) -> None:
-    """Have a node bring all its streams to the others and end, and wait for it.
+async def drain(node: NodeName, /, *, options: Options = DEFAULTS) -> None:
+    """Drain a node: it moves its streams to the others and ends. Waits for the end.
 
     ```
     holdfast drain node-2
@@ -34,19 +32,19 @@ async def drain(
     async with options.services(reads_only=True) as services:
         async with audited(services, "drain", node):
             member = await nodes.drain(services, node)
-        output.say(f"{member.name} drains")
+        output.say(f"{member.name} is draining")
         await nodes.wait_until_left(services, member, read=ReadPatience(services.clock).read)
         output.say(f"{member.name} has left")
 
 
 async def why(
-    key: Annotated[str, Parameter(help="STREAM/KEY, or the key alone.", show_default=False)],
+    key: Annotated[str, Parameter(help="STREAM/KEY, or the key alone.")],
     /,
     *,
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Tell where a stream is, what it waits for, and why it isn't moving.
+    """Explain where a stream is, what it is waiting for, and why it isn't moved.
 
     ```
     holdfast why frames/cam-1
@@ -68,10 +66,10 @@ async def why(
         output.say(f"{found.key} is on {found.node}, epoch {found.epoch}; {place}")
     else:
         here = duration(found.here_s)
-        output.say(f"{found.key} is on {found.node} since {here}, epoch {found.epoch}; {place}")
+        output.say(f"{found.key} is on {found.node} for {here}, epoch {found.epoch}; {place}")
         output.say(
-            f"it keeps {found.busy:.3f} slots busy; its node {found.node_load:.2f},"
-            f" the mean for a node of that size {found.mean_load:.2f}"
+            f"busy slots: {found.busy:.3f} for this stream, {found.node_load:.2f} on its node;"
+            f" the mean for a node of that size is {found.mean_load:.2f}"
         )
     for sentence in found.sentences:
         output.say(f"- {sentence}")

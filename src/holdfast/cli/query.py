@@ -14,8 +14,8 @@ from holdfast.streams import asking
 
 
 async def query(
-    key: Annotated[str, Parameter(help="The stream and its key: STREAM/KEY.", show_default=False)],
-    request: Annotated[str | None, Parameter(show_default=False)] = None,
+    key: Annotated[str, Parameter(help="The stream and its key: STREAM/KEY.")],
+    request: str | None = None,
     /,
     *,
     timeout_s: float = asking.TIMEOUT_S,

@@ -63,7 +63,7 @@ async def replay(
     since: str = "",
     until: str = "",
     name: Annotated[str, Parameter(name="--as")] = "",
-    out: Annotated[Path | None, Parameter(show_default=False)] = None,
+    out: Path | None = None,
     compare: bool = False,
     keep_going: bool = False,
     json: Json = False,

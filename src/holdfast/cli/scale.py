@@ -14,7 +14,7 @@ OVER_S = 15.0
 
 
 async def scale(
-    app: Annotated[str, Parameter(show_default=False)] = "",
+    app: str = "",
     /,
     *,
     print_: Annotated[bool, Parameter(name="--print")] = False,

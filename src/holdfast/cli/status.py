@@ -18,7 +18,7 @@ REFRESH_S = 1.0
 
 
 async def status(
-    app: Annotated[str | None, Parameter(show_default=False)] = None,
+    app: str | None = None,
     /,
     *,
     stream: Annotated[tuple[str, ...], Parameter(completer=stream_names)] = (),

@@ -52,7 +52,7 @@ WaitTimeout = Annotated[
         help="Wait for this many seconds at most; the exit code is 1 if it hasn't ended by then.",
     ),
 ]
-Since = Annotated[str, Parameter(help="Only within this time: 90s, 15m, 2h or 7d.", show_default=False)]
+Since = Annotated[str, Parameter(help="Only within this time: 90s, 15m, 2h or 7d.")]
 
 
 @app.command
@@ -356,7 +356,7 @@ async def watch(
     ```
 
     Args:
-        task_type: Only those of this type.
+        task_type: Only tasks of this type.
     """
     bars = progress_bars()
     async with producing(options.load(), owner, reads_only=True) as services:
@@ -460,9 +460,9 @@ def draw(bars: Progress, known: dict[str, Any], tasks: Sequence[Task]) -> None:
 
 
 def outcome_record(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as a JSON record."""
-    told = {field.encode_name: getattr(outcome, field.name) for field in msgspec.structs.fields(outcome)}
-    return {name: output.moment(value) if name.endswith("_at") else value for name, value in told.items()}
+    """Return an outcome as a JSON record."""
+    fields = {field.encode_name: getattr(outcome, field.name) for field in msgspec.structs.fields(outcome)}
+    return {name: output.moment(value) if name.endswith("_at") else value for name, value in fields.items()}
 
 
 async def _sent(

@@ -247,7 +247,7 @@ def settings_for(
     pictures: bool = False,
 ) -> AccessSettings:
     """Return who may use a console that listens on ``host``. Raises ConfigError where strangers would be
-    served that nobody has asked in."""
+    served without being allowed."""
     trusted = networks(proxies)
     if bool(identity_header) != bool(trusted):
         raise ConfigError(

@@ -192,14 +192,14 @@ async def _redrive_tasks(services: Services, owner: tuple[str, str], letters: Se
 async def _redrive_messages(services: Services, ids: Mapping[str, Sequence[str]], failed: Failed) -> int:
     from holdfast.streams.redrive import redrive as redrive_dead_letters  # noqa: PLC0415
 
-    async def tell(key: str) -> str:
+    async def notify(key: str) -> str:
         return await operations.poke(services.coordinator(), services.caller(), key)
 
     return await _each_queue(
         services,
         ids,
         failed,
-        lambda queue, some: redrive_dead_letters(services.state(), queue, some, tell, failed),
+        lambda queue, some: redrive_dead_letters(services.state(), queue, some, notify, failed),
     )
 
 

@@ -1,7 +1,7 @@
 """The operations on one stream: pause, resume, skip, reset, move, and its pending effects.
 
-A stream is named by its full key, ``STREAM/KEY``. Whoever owns it is told of each change; where the owner
-can't be reached, it notices at its next commit.
+A stream is named by its full key, ``STREAM/KEY``. Its owner is notified of each change; an unreachable
+owner notices it at its next commit.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Seq = Annotated[int, Meta(ge=0)]
 
 
 class StreamRecord(msgspec.Struct):
-    """A stream's checkpoint without its state. ``told`` is the node that owned the stream when it was
-    changed, if it could be told of the change."""
+    """A stream's checkpoint without its state. ``told`` is the owner of a changed stream, if it could be
+    notified."""
 
     stream: str
     key: str

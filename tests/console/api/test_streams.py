@@ -105,17 +105,6 @@ async def test_any_key_can_be_looked_at_and_paused(api: Api, node: NodeForTests,
     assert (await api.do("POST", f"{path}/resume", {}))["stream"]["parked"] == ""
 
 
-async def test_a_stream_is_paused_and_goes_on(api: Api, node: NodeForTests) -> None:
-    await handled(node, "paused", 0)
-    path = "/streams/frames/paused"
-    assert (await api.do("POST", f"{path}/pause", {}))["parked"] == "paused"
-    node.stream("frames").send({"camera": "paused", "frame": 1})
-    assert (await api.get(path))["checkpoint"]["seq"] == 0
-    await api.do("POST", f"{path}/resume", {})
-    await asyncio.to_thread(node.results, "frames")
-    assert (await api.get(path))["checkpoint"]["seq"] == 1
-
-
 async def test_a_skip_passes_over_what_is_missing_and_only_once(api: Api, node: NodeForTests) -> None:
     await handled(node, "skipped", 0)
     node.stream("frames").send({"camera": "skipped", "frame": 3})
@@ -131,15 +120,6 @@ async def test_a_skip_passes_over_what_is_missing_and_only_once(api: Api, node: 
     said = await api.send("POST", f"{path}/skip", {"run": 2})
     assert said.status == 400
     assert "'run'" in said.body["detail"]
-
-
-async def test_a_stream_is_reset_with_or_without_its_place(api: Api, node: NodeForTests) -> None:
-    await handled(node, "reset", 0, 1)
-    path = "/streams/frames/reset"
-    kept = await api.do("POST", f"{path}/reset", {"keep_place": True})
-    assert (kept["seq"], kept["state_bytes"]) == (1, 0)
-    forgotten = await api.do("POST", f"{path}/reset")
-    assert forgotten["seq"] is None
 
 
 async def test_a_move_names_the_nodes_that_there_are(api: Api, node: NodeForTests) -> None:
