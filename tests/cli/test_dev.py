@@ -44,7 +44,7 @@ counting = App("counting")
 
 
 @counting.stream("count", seq="n", first_seq=0)
-def count(message: dict[str, int], context: Context) -> None:
+def count(message: dict[str, Any], context: Context) -> None:
     """Only sent to from here."""
 
 

@@ -107,7 +107,7 @@ def test_a_node_with_older_settings_processes_frames_in_order(
     node[0].wait_for("node runs")
     counted = node[0].wait_for("older setting names used")
     assert counted["queue_url"] == "SQS_QUEUE_URL in the environment"
-    assert any("has no dead-letter queue" in event["event"] for event in node[0].events)
+    assert any("has no dead-letter queue" in str(event.get("error")) for event in node[0].events)
     produce(environment["SQS_QUEUE_URL"], bucket_of(place))
     check_order(results(holdfast, FRAMES * len(VIDEOS)))
     (status,) = holdfast("status", "--json").lines
