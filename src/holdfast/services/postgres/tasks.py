@@ -214,7 +214,7 @@ class PostgresTasks(TaskStore):
         if state is not None:
             filters += "AND state = %(state)s "
             if state is not State.SUCCEEDED:
-                filters += "AND open "  # the condition of the index, or it isn't used
+                filters += "AND open "  # the index has this condition
         if type:
             filters += "AND type = %(type)b"
         asked = {

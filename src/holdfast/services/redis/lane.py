@@ -150,9 +150,7 @@ class Lane:
         would have an unknown outcome."""
         while self._connection is None or self._leave or is_broken(self._connection):
             await self._drop()
-            self._leave = (
-                False  # before connecting: ``leave`` may be called meanwhile, for the new connection
-            )
+            self._leave = False  # before connecting: ``leave`` may be called of the new connection
             self._connection = await self._connect()
         return self._connection
 

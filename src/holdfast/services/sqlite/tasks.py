@@ -148,9 +148,7 @@ class SqliteTasks(TaskStore):
             filters += "AND state = ? "
             values.append(state.value)
             if state is not State.SUCCEEDED:
-                filters += (
-                    f"AND state <> '{State.SUCCEEDED}' "  # the condition of the index, or it isn't used
-                )
+                filters += f"AND state <> '{State.SUCCEEDED}' "  # the index has this condition
         if type:
             filters += "AND type = ?"
             values.append(type)
