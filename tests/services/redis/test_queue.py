@@ -45,37 +45,23 @@ class TestInACluster(Cluster, OnRedis):
     pass
 
 
-async def test_one_message_wakes_one_process_that_waits(
-    redis_server: RedisServer, make_queue: MakeQueue
+@pytest.mark.parametrize("count", [1, 2])
+async def test_each_message_wakes_one_process_that_waits(
+    redis_server: RedisServer, make_queue: MakeQueue, count: int
 ) -> None:
     queues = [make_queue(redis_server.url) for _ in range(3)]
     waiting = [asyncio.create_task(queue.receive(1, LONG_S, LONG_S, "node")) for queue in queues]
     async with redis_server.client() as redis:
         while await redis.zcard("{holdfast:queue:q}:waiters") < 3:
             await redis.ping()
-        await make_queue(redis_server.url).send([Outgoing(b"x")])
-        done, _ = await asyncio.wait(waiting, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
-        assert [delivery.body for task in done for delivery in task.result()] == [b"x"]
-        assert await redis.zcard("{holdfast:queue:q}:waiters") == 2
-    for queue in queues:
-        queue.wake()
-    assert sum(map(len, await asyncio.gather(*waiting))) == 1
-
-
-async def test_several_messages_wake_as_many_processes(
-    redis_server: RedisServer, make_queue: MakeQueue
-) -> None:
-    queues = [make_queue(redis_server.url) for _ in range(3)]
-    waiting = [asyncio.create_task(queue.receive(1, LONG_S, LONG_S, "node")) for queue in queues]
-    async with redis_server.client() as redis:
-        while await redis.zcard("{holdfast:queue:q}:waiters") < 3:
-            await redis.ping()
-        await make_queue(redis_server.url).send([Outgoing(b"x"), Outgoing(b"y")])
-        assert await redis.zcard("{holdfast:queue:q}:waiters") == 1
+        await make_queue(redis_server.url).send([Outgoing(b"%d" % n) for n in range(count)])
+        assert await redis.zcard("{holdfast:queue:q}:waiters") == 3 - count
+    done, _ = await asyncio.wait(waiting, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+    assert done
     for queue in queues:
         queue.wake()
     found = [delivery.body for deliveries in await asyncio.gather(*waiting) for delivery in deliveries]
-    assert sorted(found) == [b"x", b"y"]
+    assert sorted(found) == [b"%d" % n for n in range(count)]
 
 
 async def test_a_receive_that_is_cancelled_under_way_gives_back_what_it_gets(
