@@ -63,9 +63,9 @@ QUEUE_CASES = [
 
 COORDINATOR_CASES = [
     ("_may_transfer", any_claim, COORDINATOR.test_a_stale_transfer_changes_nothing),
-    ("_may_transfer", any_claim, COORDINATOR.test_of_several_transfers_one_happens),
+    ("_may_transfer", any_claim, COORDINATOR.test_one_of_several_transfers_wins),
     ("_may_release", always, COORDINATOR.test_a_stale_release_changes_nothing),
-    ("_guard_target", nothing, COORDINATOR.test_a_transfer_to_the_dead_is_refused),
+    ("_guard_target", nothing, COORDINATOR.test_a_transfer_to_a_dead_member_is_refused),
     ("_guard_lives", nothing, COORDINATOR.test_a_dead_membership_can_t_claim),
     ("_change", nothing, COORDINATOR.test_watching_sees_joins_claims_and_leaves_in_order),
 ]
@@ -75,7 +75,7 @@ STATE_CASES = [
     ("guard_epoch", any_checkpoint, STATE.test_a_start_at_another_epoch_is_refused),
     ("guard_number", nothing, STATE.test_only_the_next_number_is_accepted),
     ("guard_number", nothing, STATE.test_an_old_commit_after_the_next_is_refused),
-    ("guard_number", nothing, STATE.test_of_several_next_commits_one_happens),
+    ("guard_number", nothing, STATE.test_one_of_several_next_commits_wins),
     ("is_repeat", never, STATE.test_many_repeats_at_once_apply_once),
 ]
 
@@ -89,7 +89,7 @@ TASKS_CASES = [
 
 REGISTRY_CASES = [
     ("_version", any_version, REGISTRY.test_another_version_refuses_a_write),
-    ("_version", any_version, REGISTRY.test_of_several_writes_one_happens),
+    ("_version", any_version, REGISTRY.test_one_of_several_writes_wins),
     ("_version", any_version, REGISTRY.test_no_write_of_many_is_lost),
 ]
 

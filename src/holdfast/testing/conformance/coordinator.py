@@ -93,7 +93,7 @@ class CoordinatorConformance:
             await coordinator.renew(A, LONG_S)
         assert await coordinator.members() == []
 
-    async def test_who_leaves_is_gone_with_its_claims(self, coordinator: Coordinator) -> None:
+    async def test_leaving_ends_the_membership_and_its_claims(self, coordinator: Coordinator) -> None:
         await coordinator.join(A, LONG_S)
         await coordinator.claim("s/k", A.id)
         await coordinator.leave(A.id)
@@ -128,7 +128,7 @@ class CoordinatorConformance:
         assert (claim.key, claim.member) == ("s/k", A.id)
         assert await coordinator.lookup("s/k") == await other_coordinator.lookup("s/k") == claim
 
-    async def test_of_several_claims_one_stands(
+    async def test_one_of_several_claims_wins(
         self, coordinator: Coordinator, other_coordinator: Coordinator
     ) -> None:
         for member in (A, B, C):
@@ -151,7 +151,7 @@ class CoordinatorConformance:
                 await coordinator.claim("s/k", member)
         assert await coordinator.lookup("s/k") is None
 
-    async def test_claims_of_the_dead_are_free(
+    async def test_claims_of_a_dead_member_are_free(
         self, coordinator: Coordinator, other_coordinator: Coordinator
     ) -> None:
         number = await _present(coordinator)
@@ -208,7 +208,7 @@ class CoordinatorConformance:
         assert await coordinator.lookup("s/k") == standing
         assert await coordinator.lookup("s/none") is None
 
-    async def test_a_transfer_to_the_dead_is_refused(self, coordinator: Coordinator) -> None:
+    async def test_a_transfer_to_a_dead_member_is_refused(self, coordinator: Coordinator) -> None:
         await coordinator.join(A, LONG_S)
         await coordinator.join(B, LONG_S)
         claim = await coordinator.claim("s/k", A.id)
@@ -218,7 +218,7 @@ class CoordinatorConformance:
                 await coordinator.transfer(claim, target)
         assert await coordinator.lookup("s/k") == claim
 
-    async def test_the_claim_of_the_dead_can_t_be_transferred(self, coordinator: Coordinator) -> None:
+    async def test_the_claim_of_a_dead_member_can_t_be_transferred(self, coordinator: Coordinator) -> None:
         await coordinator.join(A, LONG_S)
         await coordinator.join(B, LONG_S)
         claim = await coordinator.claim("s/k", A.id)
@@ -227,7 +227,7 @@ class CoordinatorConformance:
             await coordinator.transfer(claim, B.id)
         assert await coordinator.lookup("s/k") is None
 
-    async def test_of_several_transfers_one_happens(
+    async def test_one_of_several_transfers_wins(
         self, coordinator: Coordinator, other_coordinator: Coordinator
     ) -> None:
         for member in (A, B, C):
@@ -241,7 +241,7 @@ class CoordinatorConformance:
         assert moved == [await coordinator.lookup("s/k")]
         assert sum(isinstance(outcome, ClaimLost) for outcome in outcomes) == len(attempts) - 1
 
-    async def test_a_released_key_is_claimed_by_nobody(
+    async def test_a_released_key_is_free(
         self, coordinator: Coordinator, other_coordinator: Coordinator
     ) -> None:
         await coordinator.join(A, LONG_S)
@@ -346,7 +346,7 @@ class CoordinatorConformance:
         assert number >= 0
         assert changes == []
 
-    async def test_what_is_refused_is_no_change(self, coordinator: Coordinator) -> None:
+    async def test_a_refused_call_is_no_change(self, coordinator: Coordinator) -> None:
         await coordinator.join(A, LONG_S)
         await coordinator.join(B, LONG_S)
         claim = await coordinator.claim("s/k", A.id)

@@ -84,7 +84,7 @@ class KeyedQueueConformance:
         assert [d.body for d in await _take_all(queue, "a", 2, after=head[1].turn)] == [b"a2", b"a3"]
         assert [d.body for d in await _take_all(queue, "a", 2)] == [b"a0", b"a1"]
 
-    async def test_what_was_taken_is_a_delivery_like_any_other(self, queue: KeyedQueue) -> None:
+    async def test_a_taken_message_is_an_ordinary_delivery(self, queue: KeyedQueue) -> None:
         await _send(queue, "a", range(3))
         await queue.reserve("a", "node", 1, LONG_S)
         first, second, third = await _take_all(queue, "a", 3)
@@ -175,7 +175,9 @@ class KeyedQueueConformance:
         taken = await _take_all(queue, "deep", DEEP)
         assert [d.body for d in taken] == [b"deep%d" % number for number in range(DEEP)]
 
-    async def test_what_was_in_flight_reaches_the_reservation_when_it_ends(self, queue: KeyedQueue) -> None:
+    async def test_a_message_in_flight_reaches_the_reservation_when_its_delivery_ends(
+        self, queue: KeyedQueue
+    ) -> None:
         await _send(queue, "a", range(3))
         lapses, given, freed = (
             (await _receive(queue, 1, self.lapse_s, "node"))[0],
@@ -245,7 +247,7 @@ class KeyedQueueConformance:
         assert await queue.put_back([]) == []
         assert await queue.keep([], "node", LONG_S) == []
 
-    async def test_what_a_reservation_keeps_counts_as_ready(self, queue: KeyedQueue) -> None:
+    async def test_reserved_messages_count_as_ready(self, queue: KeyedQueue) -> None:
         await _send(queue, "a", range(3))
         await queue.reserve("a", "node", 1, LONG_S)
         assert await queue.receive(4, self.quick_s, LONG_S, "other") == []

@@ -126,20 +126,20 @@ class PeerConformance:
         assert await a.call(addresses["b"], Probe("member-b"), PATIENCE_S) == Done(text="a")
         assert await a.call(addresses["a"], Probe("member-a"), PATIENCE_S) == Done(text="a"), "itself"
 
-    async def test_where_nobody_serves_nobody_is_there(self, make_peer: MakePeer) -> None:
+    async def test_a_closed_address_has_no_node(self, make_peer: MakePeer) -> None:
         server, client = await make_peer(), await make_peer()
         address = await server.serve(_done)
         await server.close()
         with pytest.raises(NobodyThere):
             await client.call(address, Probe("member-b"), PATIENCE_S)
 
-    async def test_a_wrong_membership_answers_as_a_stranger(self, make_peer: MakePeer) -> None:
+    async def test_another_membership_answers_as_unknown(self, make_peer: MakePeer) -> None:
         server, client = await make_peer(), await make_peer()
         address = await server.serve(_only_for("member-b"))
         assert await client.call(address, Probe("member-a"), PATIENCE_S) == UnknownMember("member-b")
         assert await client.call(address, Probe("member-b"), PATIENCE_S) == Done()
 
-    async def test_a_refusal_is_not_taken_for_nobody_there(self, make_peer: MakePeer) -> None:
+    async def test_a_refusal_does_not_mean_an_absent_node(self, make_peer: MakePeer) -> None:
         server, client = await make_peer(), await make_peer()
 
         async def refuse(request: Request) -> Reply:
@@ -234,7 +234,7 @@ class PeerConformance:
         await server.close()
         await asyncio.wait_for(going, PATIENCE_S)
 
-    async def test_who_can_t_be_reached_is_gone(self, make_peer: MakePeer) -> None:
+    async def test_an_unreachable_node_is_gone(self, make_peer: MakePeer) -> None:
         server, client = await make_peer(), await make_peer()
         address = await server.serve(_done)
         await server.close()

@@ -116,7 +116,7 @@ class QueueConformance:
         assert await queue.redrive([]) == await queue.purge([]) == 0
         await queue.bury([])
 
-    async def test_what_has_a_higher_priority_is_received_before_all_that_waits(self, queue: Queue) -> None:
+    async def test_higher_priorities_are_received_first(self, queue: Queue) -> None:
         if not queue.by_key:
             pytest.skip("it knows no priorities")
         sent = {b"a": 0, b"b": 0, b"c": 1, b"d": 9, b"e": -3, b"f": 5, b"g": 9, b"h": 0, b"i": 5}
@@ -301,7 +301,7 @@ class QueueConformance:
         assert [d.body for d in await _receive(queue, 1)] == [b"soon"]
         assert await queue.receive(1, self.glance_s, LONG_S, "node") == []
 
-    async def test_a_delete_wakes_who_waits_for_what_was_behind(
+    async def test_a_delete_wakes_a_receive_for_the_next_message(
         self, queue: Queue, other_queue: Queue
     ) -> None:
         if not queue.fifo:
@@ -317,7 +317,7 @@ class QueueConformance:
         assert [delivery.body for delivery in await waiting] == [b"second"]
         assert asyncio.get_running_loop().time() - began_at < PATIENCE_S / 2
 
-    async def test_giving_a_message_back_wakes_who_waits(self, queue: Queue, other_queue: Queue) -> None:
+    async def test_giving_a_message_back_wakes_a_receive(self, queue: Queue, other_queue: Queue) -> None:
         await queue.send([Outgoing(b"x")])
         [delivery] = await _receive(queue, 1)
         waiting = asyncio.create_task(other_queue.receive(1, 3 * PATIENCE_S, LONG_S, "other"))
@@ -325,7 +325,9 @@ class QueueConformance:
         await queue.give_back([delivery.receipt], 0)
         assert [d.id for d in await asyncio.wait_for(waiting, PATIENCE_S)] == [delivery.id]
 
-    async def test_freeing_shows_what_a_dead_holder_had(self, queue: Queue, other_queue: Queue) -> None:
+    async def test_freeing_shows_the_messages_of_a_dead_holder(
+        self, queue: Queue, other_queue: Queue
+    ) -> None:
         await queue.send([Outgoing(b"x"), Outgoing(b"y")])
         [dead] = await _receive(queue, 1, holder="dead")
         [alive] = await _receive(queue, 1, holder="alive")
@@ -374,7 +376,7 @@ class QueueConformance:
 
     # --- dead letters
 
-    async def test_a_dead_letter_keeps_all_that_is_known(self, queue: Queue, other_queue: Queue) -> None:
+    async def test_a_dead_letter_keeps_all_its_fields(self, queue: Queue, other_queue: Queue) -> None:
         letter = DeadLetter(
             id=f"tracks/{ODD}:3:7#failed",
             body=bytes(range(256)),

@@ -76,7 +76,7 @@ class RegistryConformance:
         assert second is not None
         assert second.version > first.version
 
-    async def test_of_several_writes_one_happens(self, registry: Registry, other_registry: Registry) -> None:
+    async def test_one_of_several_writes_wins(self, registry: Registry, other_registry: Registry) -> None:
         standing = await registry.put("apps/a", b"", 0)
         for _ in range(3):
             assert standing is not None
@@ -131,7 +131,9 @@ class RegistryConformance:
 
     # --- waiting
 
-    async def test_who_waits_wakes_at_a_change(self, registry: Registry, other_registry: Registry) -> None:
+    async def test_a_waiting_call_wakes_at_a_change(
+        self, registry: Registry, other_registry: Registry
+    ) -> None:
         standing: Document | None = None
         for body in (b"one", b"two"):
             version = standing.version if standing else 0
@@ -147,7 +149,7 @@ class RegistryConformance:
         assert await other_registry.drop("apps/a", standing.version)
         assert await asyncio.wait_for(waiting, PATIENCE_S) is None
 
-    async def test_a_change_that_was_is_told_at_once(self, registry: Registry) -> None:
+    async def test_an_earlier_change_is_returned_at_once(self, registry: Registry) -> None:
         made = await registry.put("apps/a", b"one", 0)
         assert made is not None
         for known in (0, made.version + 1):
@@ -156,7 +158,7 @@ class RegistryConformance:
         waiting = registry.changed("apps/b", made.version, 3 * PATIENCE_S)
         assert await asyncio.wait_for(waiting, PATIENCE_S) is None
 
-    async def test_who_waits_waits_no_longer_than_asked(self, registry: Registry) -> None:
+    async def test_a_waiting_call_ends_in_time(self, registry: Registry) -> None:
         made = await registry.put("apps/a", b"one", 0)
         assert made is not None
         async with asyncio.timeout(PATIENCE_S):

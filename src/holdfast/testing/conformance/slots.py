@@ -82,7 +82,7 @@ class SlotsConformance:
             await self.spawn(unloadable)
 
     @pytest.mark.parametrize("hangs", [False, True])
-    async def test_the_death_of_a_slot_is_told_to_all_who_ask(self, slots: SlotMaker, hangs: bool) -> None:
+    async def test_the_end_of_a_slot_reaches_every_waiter(self, slots: SlotMaker, hangs: bool) -> None:
         slot, other = await (self.spawn_hanging if hangs else self.spawn)(slots), await self.spawn(slots)
         waiting = [asyncio.create_task(slot.exited()) for _ in range(2)]
         stacks = await asyncio.wait_for(slot.kill("no progress"), PATIENCE_S)
@@ -312,7 +312,7 @@ class StreamSlotsConformance(SlotsConformance):
 
     # --- failing
 
-    async def test_a_failing_message_tells_its_error_and_stops_only_its_key(
+    async def test_a_failing_message_returns_its_error_and_stops_only_its_key(
         self, slots: StreamSlotMaker
     ) -> None:
         slot = await slots.spawn()
@@ -371,7 +371,7 @@ class StreamSlotsConformance(SlotsConformance):
 
     # --- models
 
-    async def test_a_slot_tells_which_models_it_has(self, slots: StreamSlotMaker) -> None:
+    async def test_a_slot_reports_its_models(self, slots: StreamSlotMaker) -> None:
         slot, other = await slots.spawn(), await slots.spawn()
         assert (list(slot.models), slot.loading) == ([], "")
         await slot.open("modelled", "k", None, 0)
@@ -388,7 +388,7 @@ class StreamSlotsConformance(SlotsConformance):
         assert (await slot.run("modelled", "k", [MessageWork(0, 0, b"")], 1, LONG_S)).results == [b"42"]
         await slot.close("modelled", "k")
 
-    async def test_a_model_that_does_not_load_is_told_from_a_handler_that_fails(
+    async def test_a_failed_load_of_a_model_is_no_failure_of_the_handler(
         self, slots: StreamSlotMaker
     ) -> None:
         slot = await slots.spawn()
@@ -428,7 +428,7 @@ class StreamSlotsConformance(SlotsConformance):
         await other.open("count", "k", None, 0)
         assert _counts(await _run(other, "count", MessageWork(0, 1, b"x"))) == [1]
 
-    async def test_a_dead_slot_refuses_calls_and_tells_why_it_died(self, slots: StreamSlotMaker) -> None:
+    async def test_a_dead_slot_refuses_calls_with_its_reason(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         await slot.kill("test")
@@ -584,7 +584,7 @@ class TaskSlotsConformance(SlotsConformance):
         assert (await listener.outcome(2)).permanent
         assert (await listener.outcome(3)).error == ""
 
-    async def test_what_lies_in_the_tray_can_be_withdrawn(self, slots: TaskSlotMaker) -> None:
+    async def test_attempts_in_the_prefetch_buffer_can_be_withdrawn(self, slots: TaskSlotMaker) -> None:
         listener = RecordingListener()
         slot = await slots.spawn(listener)
         for number, kind in enumerate(["wait", "echo", "echo"]):
@@ -597,7 +597,7 @@ class TaskSlotsConformance(SlotsConformance):
         await listener.outcome(3)
         assert listener.order == [0, 3]
 
-    async def test_only_the_attempt_at_hand_is_told_to_end(self, slots: TaskSlotMaker) -> None:
+    async def test_only_the_running_attempt_is_cancelled(self, slots: TaskSlotMaker) -> None:
         listener = RecordingListener()
         slot = await slots.spawn(listener)
         slot.offer(7, _attempt("wait"))
@@ -647,7 +647,7 @@ class TaskSlotsConformance(SlotsConformance):
         await slot.kill("as told")
         assert await slot.stacks_of(7) == ""
 
-    async def test_the_killed_tell_what_they_left(self, slots: TaskSlotMaker) -> None:
+    async def test_a_killed_slot_reports_its_untouched_attempts(self, slots: TaskSlotMaker) -> None:
         listener = RecordingListener()
         slot, other = await slots.spawn(listener), await slots.spawn(listener)
         for number, kind in enumerate(["wait", "echo", "echo"]):
@@ -661,7 +661,7 @@ class TaskSlotsConformance(SlotsConformance):
         other.offer(3, _attempt("echo"))
         await listener.outcome(3)
 
-    async def test_the_dead_take_nothing_and_tell_nothing(self, slots: TaskSlotMaker) -> None:
+    async def test_a_dead_slot_takes_and_reports_nothing(self, slots: TaskSlotMaker) -> None:
         listener = RecordingListener()
         slot = await slots.spawn(listener)
         await slot.kill("as told")

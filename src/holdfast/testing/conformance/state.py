@@ -80,7 +80,7 @@ class StateOpenings(StateFixtures):
             assert refusal.value.epoch == second.epoch
         assert await state.peek(KEY) == second
 
-    async def test_of_several_openings_one_happens(self, state: StateStore, other_state: StateStore) -> None:
+    async def test_one_of_several_openings_wins(self, state: StateStore, other_state: StateStore) -> None:
         clients = [state, other_state] * 4
         outcomes = await asyncio.gather(
             *(client.open(KEY, 0, f"member-{i}") for i, client in enumerate(clients)), return_exceptions=True
@@ -326,9 +326,7 @@ class StateCommits(StateFixtures):
         assert refusal.value.epoch == standing.epoch
         assert await _standing(state) == standing
 
-    async def test_of_several_next_commits_one_happens(
-        self, state: StateStore, other_state: StateStore
-    ) -> None:
+    async def test_one_of_several_next_commits_wins(self, state: StateStore, other_state: StateStore) -> None:
         opened = await state.open(KEY, 0, "member")
         commits = [
             next_commit(opened, id=f"id-{i}", state=b"%d" % i, results=(Result(f"0:{i}", b"r"),))
@@ -634,7 +632,9 @@ class StateEffects(StateFixtures):
         reopened = await state.open(KEY, opened.epoch, "member")
         assert reopened.due == 0.0
 
-    async def test_askers_at_once_get_each_key_once(self, state: StateStore, other_state: StateStore) -> None:
+    async def test_callers_at_once_get_each_key_once(
+        self, state: StateStore, other_state: StateStore
+    ) -> None:
         keys = [f"s/{number}" for number in range(20)]
         for key in keys:
             opened = await state.open(key, 0, "member")

@@ -405,7 +405,7 @@ class TaskAttempts(TasksFixtures):
         [taken] = await other_tasks.start([wish("k", member="b", instead_of="a2")])
         assert taken.member == "b"
 
-    async def test_an_attempt_of_one_known_to_be_gone_is_taken_over(
+    async def test_an_attempt_of_a_node_known_to_be_gone_is_taken_over(
         self, tasks: TaskStore, other_tasks: TaskStore
     ) -> None:
         [begun] = await tasks.start([wish("k", member="a")])
@@ -607,7 +607,7 @@ class TaskRequests(TasksFixtures):
         [ended] = await other_tasks.start([wish("k", member="b")])
         assert (ended.state, ended.detail) == (State.FAILED, "cancelled: not needed")
 
-    async def test_only_tasks_that_do_not_run_are_queued_anew(self, tasks: TaskStore) -> None:
+    async def test_only_tasks_that_do_not_run_are_queued_again(self, tasks: TaskStore) -> None:
         [first, *_] = await tasks.start(
             [wish("failed", group="g", tries=1), wish("running"), wish("lapsed", lease_s=0.0)]
         )
@@ -626,7 +626,7 @@ class TaskRequests(TasksFixtures):
         assert (begun.state, begun.attempts) == (State.RUNNING, 1)
         assert begun.epoch > first.epoch
 
-    async def test_a_task_that_has_succeeded_is_not_queued_anew(self, tasks: TaskStore) -> None:
+    async def test_a_task_that_has_succeeded_is_not_queued_again(self, tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k")])
         [ended] = await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEEDED, b"r")])
         assert await tasks.reset(["k"]) == [ended]
@@ -824,7 +824,7 @@ class BriefingConformance:
         assert ended.briefed
         assert (await briefs.depth()).ready == 1
 
-    async def test_a_refused_outcome_is_not_told(self, tasks: BriefingTasks, briefs: Queue) -> None:
+    async def test_a_refused_outcome_sends_no_brief(self, tasks: BriefingTasks, briefs: Queue) -> None:
         begun = await tasks.start([wish("late"), wish("fine")])
         late = EndAttempt("late", begun[0].epoch + 1, State.SUCCEEDED)
         fine = EndAttempt("fine", begun[1].epoch, State.SUCCEEDED)

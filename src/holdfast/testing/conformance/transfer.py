@@ -107,7 +107,7 @@ class StateTransferConformance:
     def target(self, state: StateStore) -> TransferableState:
         return cast("TransferableState", state)
 
-    async def test_what_is_restored_is_there_as_it_was(self, target: TransferableState) -> None:
+    async def test_restored_records_are_unchanged(self, target: TransferableState) -> None:
         await target.restore(CHECKPOINTS)
         for checkpoint in CHECKPOINTS:
             assert await target.stored([checkpoint.key]) == [checkpoint]
@@ -136,7 +136,9 @@ class StateTransferConformance:
         assert await target.due(RICH.due, 10, 60.0) == []
         assert await target.due(RICH.due + 1, 10, 60.0) == [KEY]
 
-    async def test_what_acts_does_not_expire_and_the_rest_does(self, target: TransferableState) -> None:
+    async def test_streams_with_timers_or_effects_do_not_expire_and_the_others_do(
+        self, target: TransferableState
+    ) -> None:
         await target.restore(CHECKPOINTS)
         assert await target.expire(0.0, AT) == (0, 0)
         assert await target.expire(0.0, AT + 1) == (0, 1)
@@ -184,7 +186,7 @@ class StateTransferConformance:
         assert new.cursor > 20
         assert await target.last_cursor() >= new.cursor
 
-    async def test_cursors_are_above_those_of_results_that_are_gone(self, target: TransferableState) -> None:
+    async def test_cursors_are_above_all_expired_ones(self, target: TransferableState) -> None:
         assert await target.last_cursor() == 0
         far = 1 << 52
         await target.restore_results([], above=far)
@@ -232,7 +234,7 @@ class QueueTransferConformance:
         assert [w.id for w in await target.waiting(10, ids[0])] == ids[1:]
         assert await target.waiting(10, ids[2]) == []
 
-    async def test_what_is_deleted_waits_no_more(self, target: TransferableQueue) -> None:
+    async def test_deleted_messages_do_not_wait(self, target: TransferableQueue) -> None:
         await target.send([Outgoing(b"%d" % i) for i in range(8)])
         deliveries = await target.receive(5, PATIENCE_S, LONG_S, "node")
         await target.delete([d.receipt for d in deliveries if d.body in (b"0", b"2", b"3")])
@@ -261,7 +263,7 @@ class QueueTransferConformance:
         assert await target.delete([d.receipt for d in deliveries]) == []
         assert [w.body for w in await target.waiting(10)] == [b"later"]
 
-    async def test_messages_are_restored_behind_those_that_wait(self, target: TransferableQueue) -> None:
+    async def test_messages_are_restored_behind_waiting_ones(self, target: TransferableQueue) -> None:
         await target.restore([WaitingMessage("x", b"%d" % i) for i in range(3)])
         await target.restore([WaitingMessage("x", b"%d" % i) for i in range(3, 6)])
         assert [w.body for w in await target.waiting(10)] == [b"%d" % i for i in range(6)]
@@ -313,7 +315,7 @@ class TasksTransferConformance:
     def target(self, tasks: TaskStore) -> TransferableTasks:
         return cast("TransferableTasks", tasks)
 
-    async def test_what_is_restored_is_there_as_it_was(self, target: TransferableTasks) -> None:
+    async def test_restored_records_are_unchanged(self, target: TransferableTasks) -> None:
         await target.restore(TASKS)
         assert await target.list(10) == sorted(TASKS, key=lambda task: task.task_id.encode())
         for task in TASKS:
