@@ -252,7 +252,7 @@ class ActingWorld(World):
 
     def make_works(self, node: SimNode) -> Any:
         difference_s = self.scenario.random(f"wall:{node.name}").uniform(-CLOCKS_DIFFER_S, CLOCKS_DIFFER_S)
-        node.clock.set_by_s = node.slot_clock.set_by_s = difference_s - node.clock._offset_s
+        node.clock.set_by_s = node.slot_clock.set_by_s = difference_s - node.clock.offset_s
         return super().make_works(node)
 
     def targets(self, node: SimNode) -> dict[str, Target]:
@@ -338,7 +338,7 @@ class ActingWorld(World):
     def _heal(self) -> None:
         super()._heal()
         for node in self.nodes.values():
-            node.clock.set_by_s = node.slot_clock.set_by_s = -node.clock._offset_s
+            node.clock.set_by_s = node.slot_clock.set_by_s = -node.clock.offset_s
 
     @property
     def away_until_s(self) -> float:

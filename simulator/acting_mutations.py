@@ -187,7 +187,7 @@ async def reset_all(state: StateStore, key: str, *, keep_place: bool = False) ->
     """A reset drops what is pending."""
     checkpoint = await _reset(state, key, keep_place=keep_place)
     dropped = tuple(effect.id for effect in checkpoint.effects)
-    commit = operations._unchanged(checkpoint)
+    commit = operations.unchanged(checkpoint)
     await state.commit(msgspec.structs.replace(commit, dropped=dropped))
     return checkpoint
 

@@ -209,14 +209,14 @@ class SimClock:
         self._random = random
         self._name = name
         self._rate = rate
-        self._offset_s = offset_s
+        self.offset_s = offset_s
         self._ids = 0
         self.set_by_s = 0.0
         """By how much somebody has set the wall clock."""
         self._loop = asyncio.get_running_loop()
 
     def monotonic(self) -> float:
-        return self._loop.time() * self._rate + self._offset_s
+        return self._loop.time() * self._rate + self.offset_s
 
     def wall(self) -> float:
         return 1_700_000_000.0 + self.monotonic() + self.set_by_s

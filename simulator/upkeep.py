@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.common.protocol import WakeUp
+from holdfast.common.protocol import Done, WakeUp
 from holdfast.errors import OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim, Load
 from holdfast.ports.queue import Delivery, Outgoing
@@ -265,7 +265,7 @@ class UpkeepWorld(ActingWorld):
             return msgspec.structs.replace(node.node.load(), acting=None, reads=None)
 
         node.host.membership.load = load
-        del node.host.inquiries._answers[WakeUp]
+        node.host.inquiries.add(WakeUp, _refuse)
         setattr(self.works[node].due, "ask", _ask_nothing)  # noqa: B010 - of this one object
 
     def _note_given(self, node: SimNode) -> None:
@@ -389,6 +389,10 @@ class UpkeepWorld(ActingWorld):
 
 async def _ask_nothing() -> int:
     return 0
+
+
+async def _refuse(request: WakeUp) -> Done:
+    return Done(ok=False, text="this node answers no such request")
 
 
 def _without_acts(checkpoint: Checkpoint) -> Checkpoint:

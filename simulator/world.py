@@ -405,7 +405,7 @@ class World(Stage):
             break
         for node in self.nodes.values():
             if not node.clock.gate.dead and node.host.membership.id:
-                self.spawn(node.node._handle(StreamChanged(node.host.membership.id, STREAM, key)))
+                self.spawn(node.node.handle(StreamChanged(node.host.membership.id, STREAM, key)))
 
     @property
     def away_until_s(self) -> float:

@@ -82,7 +82,7 @@ class Node(Startable):
 
     async def _start(self) -> None:
         host = self.host
-        address = await host.peer.serve(self._handle)
+        address = await host.peer.serve(self.handle)
         if self._page is not None:
             await self._page.serve()
             host.log.info("metrics page served", url=self._page.url)
@@ -173,7 +173,8 @@ class Node(Startable):
             troubles=tuple(trouble for load in loads for trouble in load.troubles),
         )
 
-    async def _handle(self, request: Request) -> Reply:
+    async def handle(self, request: Request) -> Reply:
+        """Answer a request of another node."""
         member = self.host.membership.id
         self._ids[member] = None
         if request.to != member and not (

@@ -42,7 +42,7 @@ async def pause(state: StateStore, key: str) -> Checkpoint:
     def change(now: Checkpoint) -> Commit:
         # A pause keeps the count of a message that kills nodes, so that the message doesn't look new.
         head = now.started.head if now.started else ""
-        return msgspec.structs.replace(_unchanged(now), parked=PAUSED, starting=head)
+        return msgspec.structs.replace(unchanged(now), parked=PAUSED, starting=head)
 
     return await _change(state, key, lambda _: RequestedChange(change, lambda now: now.parked == PAUSED))
 
@@ -52,7 +52,7 @@ async def resume(state: StateStore, queue: Queue, key: str) -> tuple[Checkpoint,
     order. Returns the checkpoint and how many messages were sent. Raises OperationRefused."""
 
     def change(now: Checkpoint) -> Commit:
-        return msgspec.structs.replace(_unchanged(now), parked="", due=ledger.due_when_resumed(now))
+        return msgspec.structs.replace(unchanged(now), parked="", due=ledger.due_when_resumed(now))
 
     checkpoint = await _change(state, key, lambda _: RequestedChange(change, lambda now: not now.parked))
     plain = key.partition("/")[2]
@@ -87,7 +87,7 @@ async def reset(state: StateStore, key: str, *, keep_place: bool = False) -> Che
 
     def change(now: Checkpoint) -> Commit:
         commit = msgspec.structs.replace(
-            _unchanged(now), clear_state=True, clear_suspects=True, parked="", timers=()
+            unchanged(now), clear_state=True, clear_suspects=True, parked="", timers=()
         )
         return commit if keep_place else msgspec.structs.replace(commit, log=None, past=(), window=0)
 
@@ -114,7 +114,7 @@ async def drop_effects(
         if not chosen:
             raise OperationRefused(f"{key}: no such effect is pending; `holdfast streams effects` lists them")
         return msgspec.structs.replace(
-            _unchanged(now),
+            unchanged(now),
             refused=tuple(RefusedEffect(effect.id, DROPPED) for effect in chosen),
             due=min(now.due, now.at) if now.due else now.at,
         )
@@ -130,7 +130,7 @@ async def add_effect(state: StateStore, key: str, effect: Effect) -> Checkpoint:
     """Have an effect handed over that isn't pending any more, with the same id. Raises OperationRefused."""
 
     def change(now: Checkpoint) -> Commit:
-        commit = _unchanged(now)
+        commit = unchanged(now)
         due = min(now.due, effect.at) if now.due else effect.at
         added = () if is_done(now) else (msgspec.structs.replace(effect, number=commit.number),)
         return msgspec.structs.replace(commit, effects=added, due=due)
@@ -227,7 +227,7 @@ def _unknown(key: str, wish: RequestedChange) -> OutcomeUnknown:
     )
 
 
-def _unchanged(now: Checkpoint) -> Commit:
+def unchanged(now: Checkpoint) -> Commit:
     """Return the next commit, without any change yet. Its window keeps every known identity."""
     number = now.number + 1
     return Commit(
@@ -283,7 +283,7 @@ def _skipping(now: Checkpoint, place: Place, *, alone: bool) -> Commit:
         )
     seq = log.seq + 1 if place.id else place.seq
     commit = msgspec.structs.replace(
-        _unchanged(now),
+        unchanged(now),
         log=log.passing_over(Span(log.seq + 1, seq)),
         past=past,
         aside=(Aside(place.name, SKIPPED),),
@@ -299,7 +299,7 @@ def _skipping(now: Checkpoint, place: Place, *, alone: bool) -> Commit:
 def _skipping_timer(now: Checkpoint, place: Place) -> Commit:
     """Return the commit that removes a timer that is begun again and again. Its body goes to the dead
     letters."""
-    commit = _unchanged(now)
+    commit = unchanged(now)
     letters = EffectMaker(now.key, now.epoch, commit.number, now.at)
     for timer in now.timers:
         if place_of(timer) == place:
