@@ -664,7 +664,7 @@ async def test_slots_are_made_on_demand_and_ended_when_idle(make: Make, tmp_path
     await asyncio.gather(*map(told, fifos))
     assert (yard.pool.slots, yard.pool.room, yard.pool.busy) == (3, 0, 3)
     for n in range(3):
-        yard.pool.cancel(f"trace-{n + 1}", "enough", PATIENCE_S)
+        yard.pool.cancel(f"task-{n + 1}", "enough", PATIENCE_S)
     await asyncio.gather(*running)
     await until(lambda: yard.pool.slots == 0)
     assert yard.stats.slot_deaths == 0
