@@ -496,7 +496,7 @@ RULES: dict[str, Mutation] = {
     "follow-up-once": Mutation(
         "a follow-up that is sent again is the same task",
         follow_ups,
-        "follow_up_trace",
+        "follow_up_id",
         lambda *_: f"quick-{next(_identities)}",
         world="tasks",
     ),

@@ -326,7 +326,7 @@ async def test_a_node_tells_which_deeds_of_the_clock_it_can_do(
     monkeypatch.setattr(discovery, "Announcer", Telling)
     async with Services(load(settings)) as services:
         make_node(services, "examples.tasks:app")
-    assert [named["deeds"] for named in told] == [[*deeds, "(schedule)"]]
+    assert [named["periodics"] for named in told] == [[*deeds, "(schedule)"]]
     assert [sorted(named["times"]) for named in told] == [sorted(deeds)]
 
 

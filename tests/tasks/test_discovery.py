@@ -95,7 +95,7 @@ async def test_a_node_that_leaves_while_it_announces_a_new_app_ends_in_order() -
         directory,
         make_host(clock, log=Quiet(), name="node-a", membership=members),
         types=A.types,
-        deeds=A.deeds,
+        periodics=A.periodics,
         times=A.times,
         settings={"queue_url": "sqs://eu-west-1/"},
     )
@@ -131,7 +131,7 @@ async def test_entries_of_dead_nodes_are_removed() -> None:
             directory,
             make_host(clock, log=log, name=entry.node, membership=members[number]),
             types=entry.types,
-            deeds=entry.deeds,
+            periodics=entry.periodics,
             times=entry.times,
             settings={"queue_url": "sqs://eu-west-1/" if number else "sqs://eu-north-1/"},
         )

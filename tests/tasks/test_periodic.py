@@ -22,7 +22,7 @@ from holdfast.services.memory.tasks import MemoryTasks
 from holdfast.system.clock import SystemClock
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.order import Order
-from holdfast.tasks.periodic import Deed, Periodic, PeriodicSender, Scheduler, Times
+from holdfast.tasks.periodic import Periodic, PeriodicCall, PeriodicSender, Scheduler, Times
 from holdfast.tasks.producer import Producer
 from simulator.loop import SimClock
 from tests.cluster.fakes import Log
@@ -292,11 +292,11 @@ async def test_a_deed_that_fails_in_whatever_way_is_done_again_and_ends_no_other
     async def works(moment: datetime) -> None:
         done.append("works")
 
-    deeds: list[tuple[Times, Deed]] = [
+    periodics: list[tuple[Times, PeriodicCall]] = [
         (Times(name="a", cron="0 1 * * *", window_s=60.0), fails),
         (Times(name="b", cron="0 * * * *"), works),
     ]
-    scheduler = Scheduler(APP, deeds, rig.registry, rig.clock, rig.log, leads=lambda name: True)
+    scheduler = Scheduler(APP, periodics, rig.registry, rig.clock, rig.log, leads=lambda name: True)
     running = asyncio.ensure_future(scheduler.run())
     await rig.until(at(2026, 1, 10, 2, 30))
     running.cancel()

@@ -41,8 +41,8 @@ class ScheduleRig(Rig):
         def deed(made: Any) -> PeriodicSender:
             return PeriodicSender(made, self.producer, self.clock)
 
-        deeds = [(each, deed(each)) for each in declared]
-        scheduler = Scheduler(APP, deeds, self.registry, self.clock, self.log, leads=leads)
+        periodics = [(each, deed(each)) for each in declared]
+        scheduler = Scheduler(APP, periodics, self.registry, self.clock, self.log, leads=leads)
         return ScheduleFollower(APP, scheduler, deed, self.registry, self.clock, self.log)
 
     @asynccontextmanager

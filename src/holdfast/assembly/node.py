@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.cluster.stats import Numbers
     from holdfast.ports.target import Target
     from holdfast.streams.work import StreamWork
-    from holdfast.tasks.periodic import Deed, Times
+    from holdfast.tasks.periodic import PeriodicCall, Times
     from holdfast.tasks.work import TaskWork
 
 
@@ -239,7 +239,7 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         services.briefing_tasks(app.name),
     )
     producer = make_producer(services, app.name)
-    deeds: list[tuple[Times, Deed]] = [
+    periodics: list[tuple[Times, PeriodicCall]] = [
         *((each, PeriodicSender(each, producer, services.clock)) for each in app.periodics.values()),
         *dead_letter_backups(services, app.name),
     ]
@@ -247,8 +247,8 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         Directory(services.registry(), app.name, services.clock),
         host,
         types=app.tasks,
-        deeds=[*(times.name for times, _ in deeds), SCHEDULE],
-        times={times.name: DeclaredTimes(times.cron, times.zone) for times, _ in deeds},
+        periodics=[*(times.name for times, _ in periodics), SCHEDULE],
+        times={times.name: DeclaredTimes(times.cron, times.zone) for times, _ in periodics},
         settings=shareable(
             {name: getattr(services.config, name) for name in SHARED}, services.config.registry_url
         ),
@@ -270,7 +270,7 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
             app.name,
             Scheduler(
                 app.name,
-                deeds,
+                periodics,
                 services.registry(),
                 services.clock,
                 host.log,

@@ -41,7 +41,7 @@ class NodeEntry(msgspec.Struct, frozen=True):
     node: str
     address: str
     types: tuple[str, ...]
-    deeds: tuple[str, ...] = ()
+    periodics: tuple[str, ...] = msgspec.field(default=(), name="deeds")
     times: dict[str, DeclaredTimes] = {}
 
 
@@ -137,17 +137,9 @@ class Directory:
 
 
 class Announcer:
-    """Keeps a node's entry in the listing while the node has a membership, under the id of that.
-
-    Args:
-        node: the name of the node.
-        types: the types of tasks that it runs.
-        deeds: the names of what it does by the clock.
-        times: when, for what its code declares.
-        member: returns the id of its present membership; empty if it has none.
-        living: returns the ids of all living memberships, as this node knows them.
-        settings: the settings that others may use too (see :func:`shareable`).
-    """
+    """Keeps a node's entry in the listing under the id of its membership: its ``types`` of tasks, the names
+    of its ``periodics`` by the clock, the ``times`` that its code declares, and ``settings`` for other
+    processes (see :func:`shareable`)."""
 
     def __init__(
         self,
@@ -155,7 +147,7 @@ class Announcer:
         host: Host,
         *,
         types: Collection[str],
-        deeds: Collection[str],
+        periodics: Collection[str],
         times: Mapping[str, DeclaredTimes],
         settings: Mapping[str, str],
     ) -> None:
@@ -163,7 +155,7 @@ class Announcer:
         self._host = host
         self._clock, self._log = host.clock, host.log
         self._types = tuple(sorted(types))
-        self._deeds = tuple(sorted(deeds))
+        self._periodics = tuple(sorted(periodics))
         self._times = dict(sorted(times.items()))
         self._settings = settings
         self._warned: dict[str, str] = {}
@@ -177,16 +169,18 @@ class Announcer:
         membership = self._host.membership
         return membership.id if membership.alive else ""
 
-    def leads(self, deed: str) -> bool:
+    def leads(self, periodic: str) -> bool:
         """Return True on one of the living nodes that do this by the clock, and False on the others. For a
         moment, or while nodes don't see each other, none or several may get True."""
         member, living = self._member, self._host.membership.view
-        known = [name for name, entry in self._announced.items() if name in living and deed in entry.deeds]
+        known = [
+            name for name, entry in self._announced.items() if name in living and periodic in entry.periodics
+        ]
         return bool(member) and member == min(known or living, default="")
 
     async def run(self, address: str) -> None:
         """Write the node's entry, with the HTTP ``address``, at intervals until the node leaves."""
-        entry = NodeEntry(self._host.name, address, self._types, self._deeds, self._times)
+        entry = NodeEntry(self._host.name, address, self._types, self._periodics, self._times)
         failures = 0
         while not self._left.is_set():
             try:

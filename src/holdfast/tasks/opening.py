@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.config.settings import Config
     from holdfast.ports.backup import Backup
     from holdfast.tasks.dead_letters import TaskDeadLetters
-    from holdfast.tasks.periodic import Deed, Times
+    from holdfast.tasks.periodic import PeriodicCall, Times
     from holdfast.tasks.producer import Producer
     from holdfast.tasks.values import TaskValues
 
@@ -75,7 +75,7 @@ async def backup_at(place: str, access: Access = OWNER) -> AsyncIterator[Backup]
         await backup.close()
 
 
-def dead_letter_backups(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
+def dead_letter_backups(services: Services, app: str) -> Iterable[tuple[Times, PeriodicCall]]:
     """Yield the times at which the dead letters of an app's tasks are backed up, with the function that does
     it, if the config says where to. Raises ConfigError."""
     from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415

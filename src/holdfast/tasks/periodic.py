@@ -39,7 +39,7 @@ FIRINGS_MAX = 1000
 DLQ_BACKUP = "dlq-backup"
 """The name of the back-up of dead letters among an app's periodics."""
 
-Deed = Callable[[datetime], Awaitable[None]]
+PeriodicCall = Callable[[datetime], Awaitable[None]]
 """The work at each time. If it raises HoldfastError, it is repeated as long as the window lasts."""
 
 
@@ -124,14 +124,14 @@ _decode = msgspec.json.Decoder(_Fired).decode
 
 
 class Scheduler:
-    """Does what is due, each deed separately: one that hangs or fails doesn't delay others. Each node has a
-    scheduler, and ``leads`` returns whether this node does a deed now. Deeds must be safe to do twice,
+    """Makes the calls that are due, each separately: one that hangs or fails doesn't delay others. Each node
+    has a scheduler, and ``leads`` returns whether this node makes a call now. Calls must be safe to repeat,
     because two nodes may lead for a moment."""
 
     def __init__(
         self,
         app: str,
-        deeds: Sequence[tuple[Times, Deed]],
+        periodics: Sequence[tuple[Times, PeriodicCall]],
         registry: Registry,
         clock: Clock,
         log: Any,
@@ -139,36 +139,36 @@ class Scheduler:
         leads: Callable[[str], bool],
     ) -> None:
         self._app = app
-        self._deeds = deeds
+        self._periodics = periodics
         self._registry = registry
         self._clock = clock
         self._log = log
         self._leads = leads
 
     async def run(self) -> None:
-        """Fire deeds when they are due, without end."""
-        await asyncio.gather(*(self.keep(times, deed) for times, deed in self._deeds))
+        """Fire periodics when they are due, without end."""
+        await asyncio.gather(*(self.keep(times, call) for times, call in self._periodics))
 
     @property
     def names(self) -> set[str]:
         """Return the names of what is declared."""
-        return {times.name for times, _ in self._deeds}
+        return {times.name for times, _ in self._periodics}
 
-    async def keep(self, times: Times, deed: Deed, led_as: str = "") -> None:
-        """Do one deed when it is due, without end, while this node leads it, by its name or that of
+    async def keep(self, times: Times, call: PeriodicCall, led_as: str = "") -> None:
+        """Make one call when it is due, without end, while this node leads it, by its name or that of
         ``led_as``."""
         while True:
             now = self._clock.wall()
             if self._leads(led_as or times.name):
                 try:
-                    await self._look(times, deed, now)
+                    await self._look(times, call, now)
                 except HoldfastError as error:
                     self._log.warning("cannot run periodic", periodic=times.name, error=str(error))
                 except Exception as error:  # noqa: BLE001 - others go on
                     self._log.exception("cannot run periodic", periodic=times.name, error=repr(error))
             await self._clock.sleep(min(LOOK_S, max(0.0, times.next_at(now) - self._clock.wall()) + 0.001))
 
-    async def _look(self, times: Times, deed: Deed, now: float) -> None:
+    async def _look(self, times: Times, call: PeriodicCall, now: float) -> None:
         name = f"periodic/{self._app}/{times.name}"
         document = await self._registry.get(name)
         if document is None and not times.since:  # declared just now: earlier times don't count
@@ -199,7 +199,7 @@ class Scheduler:
             await self._registry.put(name, msgspec.json.encode(_Fired(now, not_since=since)), version)
             return
         last = max(fired.at, since)
-        done, failures = await self._fire(times, deed, times.due(last, now), fired.done)
+        done, failures = await self._fire(times, call, times.due(last, now), fired.done)
         after = msgspec.structs.replace(fired, at=last, done=done) if failures else _restart(fired, now)
         if now > last and after != fired:
             await self._registry.put(name, msgspec.json.encode(after), version)
@@ -207,15 +207,15 @@ class Scheduler:
             raise failures[0]
 
     async def _fire(
-        self, times: Times, deed: Deed, due: Sequence[datetime], known: Collection[float]
+        self, times: Times, call: PeriodicCall, due: Sequence[datetime], known: Collection[float]
     ) -> tuple[tuple[float, ...], list[Exception]]:
-        """Do a deed at each time that isn't ``known`` as done. Return the times that are done by now, and the
-        failures: a failure keeps no later time back."""
+        """Make a call at each time that isn't ``known`` as done. Return the times that are done by now, and
+        the failures: a failure keeps no later time back."""
         done, failures = list[float](), list[Exception]()
         for moment in due:
             if moment.timestamp() not in known:
                 try:
-                    await deed(moment)
+                    await call(moment)
                 except Exception as error:  # noqa: BLE001 - raised once all are tried
                     failures.append(error)
                     continue
@@ -225,7 +225,7 @@ class Scheduler:
 
 
 class PeriodicSender:
-    """The deed of a periodic: it sends its tasks. Their task ids follow from the time, so that none runs
+    """The call of a periodic: it sends its tasks. Their task ids follow from the time, so that none runs
     twice."""
 
     def __init__(self, periodic: Periodic, producer: Producer, clock: Clock) -> None:

@@ -16,7 +16,7 @@ from holdfast.ports.registry import Document, Registry
 from holdfast.tasks.discovery import Directory
 from holdfast.tasks.documents import change, record_in
 from holdfast.tasks.order import Order, TimesOptions
-from holdfast.tasks.periodic import DLQ_BACKUP, LOOK_S, Deed, Periodic, Scheduler
+from holdfast.tasks.periodic import DLQ_BACKUP, LOOK_S, Periodic, PeriodicCall, Scheduler
 
 PREFIX = "schedule/"
 
@@ -113,7 +113,7 @@ class Schedules:
 
     async def _check_free(self, name: str) -> None:
         listing = await Directory(self._registry, self._app, self._clock).read()
-        if name in (DLQ_BACKUP, SCHEDULE) or any(name in node.deeds for node in listing.nodes.values()):
+        if name in (DLQ_BACKUP, SCHEDULE) or any(name in node.periodics for node in listing.nodes.values()):
             raise OperationRefused(
                 f"periodic {name!r} is declared in the code of app {self._app!r}; change it there, or take"
                 " another name"
@@ -131,20 +131,20 @@ class Schedules:
 
 class ScheduleFollower:
     """Does what is due on a node: what is declared, by ``scheduler``, and what the schedule has at present.
-    ``deed`` returns what is done at the times of an entry."""
+    ``call`` returns what is done at the times of an entry."""
 
     def __init__(
         self,
         app: str,
         scheduler: Scheduler,
-        deed: Callable[[Periodic], Deed],
+        call: Callable[[Periodic], PeriodicCall],
         registry: Registry,
         clock: Clock,
         log: Any,
     ) -> None:
         self._name = document_name(app)
         self._scheduler = scheduler
-        self._deed = deed
+        self._call = call
         self._registry = registry
         self._clock = clock
         self._log = log
@@ -192,5 +192,5 @@ class ScheduleFollower:
             except HoldfastError as error:
                 self._log.warning("bad schedule entry", periodic=name, error=str(error))
                 continue
-            keeping = asyncio.ensure_future(self._scheduler.keep(periodic, self._deed(periodic), SCHEDULE))
+            keeping = asyncio.ensure_future(self._scheduler.keep(periodic, self._call(periodic), SCHEDULE))
             self._keeping[name] = entry, keeping
