@@ -26,7 +26,7 @@ from holdfast.devices.spec import OutboxSpec
 
 
 class DeviceMutation(NamedTuple):
-    """One protection: what it says, where it lives, what stands there without it, and within how many seeds
+    """One protection: its text, where it is, its replacement that lacks it, and within how many seeds
     the simulator must notice."""
 
     says: str
@@ -110,7 +110,7 @@ def _send_on(self: ServedShard, monotonic: float, late_s: float) -> bool:
 
 RULES: dict[str, DeviceMutation] = {
     "device-epoch": DeviceMutation(
-        "a turn names the standing epochs", device_turn, "take_turn", _take_at_any_epoch
+        "a turn names the current epochs", device_turn, "take_turn", _take_at_any_epoch
     ),
     "device-takeover": DeviceMutation(
         "owners of the same devices share a client id, so that the later cuts off the earlier",
@@ -132,7 +132,7 @@ RULES: dict[str, DeviceMutation] = {
         lambda self, shards, limit: arrivals(self, shards, limit)[1:],
     ),
     "device-supersede": DeviceMutation(
-        "what a newer command of its key has replaced isn't sent, nor is it when it is retried",
+        "a command that a newer one of its key has replaced isn't sent, nor is it when it is retried",
         device_queue,
         "replaces",
         lambda newer, entry: False,
@@ -153,13 +153,13 @@ RULES: dict[str, DeviceMutation] = {
         lambda head: False,
     ),
     "device-cancel": DeviceMutation(
-        "what is taken back isn't sent", MemoryRows, "matching_cancels", lambda self, cancels, limit: []
+        "a cancelled command isn't sent", MemoryRows, "matching_cancels", lambda self, cancels, limit: []
     ),
     "device-pause": DeviceMutation(
         "nothing goes to a device that is paused", device_queue, "judge", _judge_as_resumed
     ),
     "device-expiry": DeviceMutation(
-        "what has expired isn't sent", device_queue, "judge", _judge_without(expires_at=None)
+        "an expired command isn't sent", device_queue, "judge", _judge_without(expires_at=None)
     ),
     "device-tries": DeviceMutation("tries are counted", device_queue, "judge", _judge_without(spent=0)),
     "device-retry": DeviceMutation(
@@ -170,7 +170,7 @@ RULES: dict[str, DeviceMutation] = {
     ),
     "device-late": DeviceMutation("a try that is late isn't sent", Patience, "late_s", 99.0),
     "device-confirmed": DeviceMutation(
-        "nothing is sent on a line that stands still", ServedShard, "is_sendable", _send_on
+        "nothing is sent on a line that stalls", ServedShard, "is_sendable", _send_on
     ),
     "device-still-out": DeviceMutation(
         "the answer to a try is waited for from when it may have come",
@@ -179,10 +179,10 @@ RULES: dict[str, DeviceMutation] = {
         _take_without_still_out,
     ),
     "device-forgotten": DeviceMutation(
-        "what a database's crash takes back is known to be out", pending, "FORGOTTEN_S", -1.0
+        "a try that a crash of the database undoes is known to be out", pending, "FORGOTTEN_S", -1.0
     ),
     "device-put-off-forgotten": DeviceMutation(
-        "what a database's crash takes back is waited for again",
+        "a try that a crash of the database undoes is waited for again",
         pending,
         "RecentWrite",
         lambda at, sent, still_out, fresh: RecentWrite(at, sent, [], []),
@@ -201,10 +201,10 @@ RULES: dict[str, DeviceMutation] = {
         "a device that gives no sign of life is away", Presence, "settle", lambda self, now: None
     ),
     "device-clock": DeviceMutation(
-        "what is due follows the clock", MemoryRows, "shift", lambda self, shards, by_s: None
+        "due times follow the clock", MemoryRows, "shift", lambda self, shards, by_s: None
     ),
     "device-business-clock": DeviceMutation(
-        "times follow the database's clock, whatever the business's says",
+        "times follow the database's clock, whatever the business's shows",
         memory_outbox,
         "on_store_clock",
         lambda command, now: command,

@@ -2,7 +2,7 @@
 
 What must hold: no device has two commands unanswered within a retry interval; each does its commands in
 order; every command ends, and each end is applied exactly once; nothing that was committed is lost. What
-has expired, is replaced or was taken back isn't sent, a paused device left alone, an absent one only probed,
+has expired, is replaced or was cancelled isn't sent, a paused device left alone, an absent one only probed,
 and no limit of a node exceeded. What a device has done and answered never fails for want of an answer.
 """
 
@@ -61,7 +61,7 @@ EARLIER_S = 0.4
 """How much sooner the line to the broker fails a node than all others do."""
 
 UNWRITTEN_S = 0.6
-"""A database that crashes may lose what was marked as published within so long."""
+"""The seconds of marks as published that a crash of the database may undo."""
 
 SLOW_S = 12.0
 """What a slow terminal takes for an answer: longer than it is waited for."""
@@ -147,7 +147,7 @@ def make(seed: int) -> DevicesScenario:
     )
     jumps = random.random() < 0.1
     kinds: tuple[str, ...] = ("jump", "broker cut") if jumps else KINDS
-    if jumps:  # what else is in doubt then may be sent too soon
+    if jumps:  # other commands in doubt may then be sent too soon
         trouble = 0.0
     faults = [
         Fault(
@@ -252,8 +252,8 @@ class Arrived(msgspec.Struct, frozen=True):
 
 
 class CheckedOutbox(MemoryOutbox):
-    """Notes every turn that did something to a shard without naming its standing epoch. A crash of it takes
-    back turns that only sent, as one of PostgreSQL does: nobody waited for these to be written."""
+    """Notes every turn that did something to a shard without naming its current epoch. A crash of it undoes
+    turns that only sent, as one of PostgreSQL does: nobody waited for these to be written."""
 
     def __init__(self, clock: Clock, in_flight_max: int) -> None:
         super().__init__(clock)
@@ -285,7 +285,7 @@ class CheckedOutbox(MemoryOutbox):
         return await super().open(outbox, shard, expect, member)
 
     async def take_turn(self, request: TurnRequest, on_result: OnResult | None = None) -> TurnResult:
-        standing = await self.epochs(request.outbox)
+        current = await self.epochs(request.outbox)
         self._note()
         before, now = self.tables, self._clock.monotonic()
         result = await super().take_turn(request, on_result)
@@ -297,9 +297,9 @@ class CheckedOutbox(MemoryOutbox):
             self._unwritten, self._unwritten_at = before, now
         touched = {sending.shard for sending in result.sendings} | {entry.shard for entry in result.closed}
         for shard in touched:
-            if request.grants[shard] != standing[shard]:
+            if request.grants[shard] != current[shard]:
                 self.violations.append(
-                    f"shard {shard} was changed by epoch {request.grants[shard]}: {standing}"
+                    f"shard {shard} was changed by epoch {request.grants[shard]}: {current}"
                 )
         return result
 
@@ -347,12 +347,12 @@ class DeviceWorld(Stage):
         self.committed: dict[int, PlannedCommand] = {}
         self.arrived: list[Arrived] = []
         self.answered: dict[str, float] = {}
-        """When an answer to a try was first heard, by its id."""
+        """When an answer to a try first came, by its id."""
         self.ended: Counter[int] = Counter()
         """How often a command was retried after its end."""
         self.retried_at: dict[int, float] = {}
         self.taken_back: list[tuple[StoredCommand, int]] = []
-        """What was to be taken back, as it stood, and how often it had been retried."""
+        """The commands that were to be cancelled, as they were, and how often each had been retried."""
         self.works: dict[SimNode, DeviceWork] = {}
         self.uplinks: dict[SimNode, BrokerConnections] = {}
         self.crashed_at: list[float] = []
@@ -470,7 +470,7 @@ class DeviceWorld(Stage):
         self.log.append(("arrived", self.clock.monotonic(), command.device, str(correlation)))
         return False
 
-    # --- what goes wrong
+    # --- faults
 
     async def strike(self, fault: Fault) -> None:
         if fault.kind == "isolate":  # from the broker too, and a moment before
@@ -516,7 +516,7 @@ class DeviceWorld(Stage):
         return f"{len(left)} commands without an end: {left[:3]}; untold {self.store.tables.untold}"
 
     def _is_over(self, entry: StoredCommand) -> bool:
-        """Closed, or for a device that is away for good, which is tried now and then for ever."""
+        """Closed, or for a device that is away for good, to which a try is sent now and then for ever."""
         if entry.state in CLOSED:
             return True
         head = self.store.tables.heads.get((OUTBOX, entry.pair))
@@ -582,7 +582,7 @@ class SimBroker(MemoryBroker):
 
 
 class SimDevices(MemoryDevices):
-    """A node's connection: it stands still with its node, and with its line."""
+    """A node's connection: it stalls with its node, and with its line."""
 
     def __init__(
         self, world: DeviceWorld, node: SimNode, uplink: BrokerConnections, identity: str, still_ours: Any
@@ -616,7 +616,7 @@ class SimDevices(MemoryDevices):
             super().receive(event)
 
     def _is_for(self, device: str) -> bool:
-        """All hear all, but only who serves a device's shard takes its answers."""
+        """Every node receives all messages, but only the owner of a device's shard takes its answers."""
         spec = self._world.outbox.spec
         return self.identity == spec.identity(shard_of(device, spec.shards))
 
@@ -661,7 +661,7 @@ class BrokerConnections:
             self._held.append(packet)
 
     async def stall(self, for_s: float) -> None:
-        """The line stands still. What was sent arrives in the end, unless another has taken over by then;
+        """The line stalls. Messages that were sent arrive in the end, unless another has taken over by then;
         only then can anybody connect anew."""
         if not self.flowing.is_set():
             return
@@ -679,7 +679,7 @@ class BrokerConnections:
         self.flowing.set()
 
     def die(self) -> None:
-        """The process is gone. The broker hears of it, unless the line stands still."""
+        """The process is gone. The broker notices, unless the line stalls."""
         for devices in self._opened:
             if self.flowing.is_set():
                 self._world.broker.disconnect(devices)
@@ -717,7 +717,7 @@ def check(world: DeviceWorld, unfinished: str) -> list[str]:
     for was, ended in world.taken_back:
         entry = entries[was.id]
         if entry.tries > was.tries and world.ended[entry.id] == ended:
-            wrong.append(f"{entry} was sent although it had been taken back")
+            wrong.append(f"{entry} was sent although it had been cancelled")
     wrong += _check_order(world, entries)
     for node, uplink in world.uplinks.items():
         for rate in (world.scenario.rate, world.scenario.group_rate):
@@ -727,7 +727,7 @@ def check(world: DeviceWorld, unfinished: str) -> list[str]:
 
 
 def _flood(times: Sequence[float], rate: float) -> Sequence[float]:
-    """The first of ``times`` that are more than a small bucket allows, and what is late."""
+    """The first of ``times`` that are more than a small bucket allows, and the late ones."""
     full = rate * (BURST_S + LATE_S + PATIENCE.late_s) + 1.0
     tokens, before = full, 0.0
     for number, at in enumerate(times):
@@ -739,8 +739,8 @@ def _flood(times: Sequence[float], rate: float) -> Sequence[float]:
 
 
 def _answered(entry: StoredCommand) -> bool:
-    told = msgspec.json.decode(entry.answer or b"{}").get("messageId")
-    return told in _tries(entry)
+    answered = msgspec.json.decode(entry.answer or b"{}").get("messageId")
+    return answered in _tries(entry)
 
 
 def _tries(entry: StoredCommand) -> list[str]:
@@ -783,11 +783,11 @@ def _check_order(world: DeviceWorld, entries: dict[int, StoredCommand]) -> list[
 
 
 def _may_be_forgotten(world: DeviceWorld, arrived: Arrived) -> bool:
-    """Whether the database crashed soon after a try was sent: who takes over may know nothing of it."""
+    """Whether the database crashed soon after a try was sent: its next owner may know nothing of it."""
     return any(0.0 <= crash - arrived.at <= UNWRITTEN_S + DELIVERY_S for crash in world.crashed_at)
 
 
 def _ended(world: DeviceWorld, before: Arrived, after: Arrived) -> bool:
-    """Whether the try was over: it had been answered, and what came next was another command."""
+    """Whether the try was over: it had been answered, and another command came next."""
     answered_at = world.answered.get(str(before.correlation), math.inf)
     return answered_at <= after.at and after.correlation.command != before.correlation.command

@@ -136,7 +136,7 @@ async def test_devices_are_listed_with_why_they_are_stuck(api: Api, store: Outbo
 
 
 @pytest.mark.parametrize(
-    "command, status, told",
+    "command, status, detail",
     [
         ({"device": "d1"}, 400, "commands[1]: give either 'body'"),
         ({"device": "", "body": 1}, 400, "$.commands[1].device"),
@@ -150,11 +150,11 @@ async def test_devices_are_listed_with_why_they_are_stuck(api: Api, store: Outbo
     ],
 )
 async def test_if_one_command_is_wrong_none_is_added(
-    api: Api, store: OutboxStore, command: dict[str, Any], status: int, told: str
+    api: Api, store: OutboxStore, command: dict[str, Any], status: int, detail: str
 ) -> None:
     said = await api.send("POST", COMMANDS, {"commands": [{"device": "d1", "body": 1}, command]})
     assert (said.status, said.kind) == (status, "application/problem+json")
-    assert told in said.body["detail"]
+    assert detail in said.body["detail"]
     assert await store.commands("doors") == []
 
 

@@ -116,8 +116,8 @@ async def test_work_that_fails_costs_no_other_device_its_connection(
             assert (await events.until(DeviceAnswer)).id == "1.2.1"
             assert fleet.connection is connection
             assert not connection.lost.is_set()
-    [told] = [entry for entry in logs if entry["log_level"] == "error"]
-    assert (told["device"], told["error"]) == ("d1", "LookupError")
+    [logged] = [entry for entry in logs if entry["log_level"] == "error"]
+    assert (logged["device"], logged["error"]) == ("d1", "LookupError")
 
 
 class Careless:

@@ -98,13 +98,13 @@ class Played:
         await until(enough, f"{share:.0%} of the commands are closed", LIMIT_S)
 
     def _result(self, db: Any, command: StoredCommand) -> None:
-        db.execute(text("CREATE TABLE IF NOT EXISTS told (command INTEGER)"))
-        db.execute(text("INSERT INTO told VALUES (:command)"), {"command": command.id})
+        db.execute(text("CREATE TABLE IF NOT EXISTS reported (command INTEGER)"))
+        db.execute(text("INSERT INTO reported VALUES (:command)"), {"command": command.id})
 
-    async def told(self) -> Counter[int]:
-        """How often the business was told of each command."""
+    async def reported(self) -> Counter[int]:
+        """How often each command was reported to the business."""
         with self.store.engine.connect() as connection:
-            return Counter(connection.execute(text("SELECT command FROM told")).scalars())
+            return Counter(connection.execute(text("SELECT command FROM reported")).scalars())
 
 
 @pytest.mark.slow
@@ -133,11 +133,11 @@ async def test_every_command_is_done_in_order_whatever_breaks(
             await played.closed(0.6)
             await broker.restart()
             await played.closed(1.0)
-        commands, told = await played.commands(), await played.told()
+        commands, reported = await played.commands(), await played.reported()
         await played.end()
     assert played.crashes == []
     assert {command.state for command in commands} == {CommandState.ACKNOWLEDGED}
-    assert told == {command.id: 1 for command in commands}
+    assert reported == {command.id: 1 for command in commands}
     for device, steps in played.done.items():
         assert [int(step) for step in dict.fromkeys(steps)] == list(range(EACH)), device
         assert steps == sorted(steps, key=int), f"{device}: nothing old after something new"

@@ -48,7 +48,7 @@ def commands(url: str) -> list[int]:
     return asyncio.run(fill())
 
 
-def told(capsys: pytest.CaptureFixture[str], url: str, *arguments: str) -> list[Any]:
+def printed(capsys: pytest.CaptureFixture[str], url: str, *arguments: str) -> list[Any]:
     assert run([*arguments, "--json", "--set", f"outbox_url={url}"]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
@@ -56,7 +56,7 @@ def told(capsys: pytest.CaptureFixture[str], url: str, *arguments: str) -> list[
 def test_commands_are_listed_without_their_bodies(
     capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
 ) -> None:
-    listed = told(capsys, url, "outbox", "ls", "faces")
+    listed = printed(capsys, url, "outbox", "ls", "faces")
     assert [(c["id"], c["device"], c["state"]) for c in listed] == [
         (commands[0], "d1", "failed"),
         (commands[1], "d2", "published"),
@@ -64,7 +64,9 @@ def test_commands_are_listed_without_their_bodies(
         (commands[3], "d2", "scheduled"),
     ]
     assert not any("body" in c or "answer" in c for c in listed)
-    assert [c["id"] for c in told(capsys, url, "outbox", "ls", "faces", "--state", "failed")] == commands[:1]
+    assert [c["id"] for c in printed(capsys, url, "outbox", "ls", "faces", "--state", "failed")] == commands[
+        :1
+    ]
     assert run(["outbox", "ls", "faces", "--set", f"outbox_url={url}"]) == 0
     assert "the device refused" in capsys.readouterr().out
     assert run(["outbox", "ls", "faces", "--limit", "2", "--set", f"outbox_url={url}"]) == 0
@@ -74,7 +76,7 @@ def test_commands_are_listed_without_their_bodies(
 def test_show_has_all_fields_of_a_command(
     capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
 ) -> None:
-    [shown] = told(capsys, url, "outbox", "show", str(commands[0]))
+    [shown] = printed(capsys, url, "outbox", "show", str(commands[0]))
     assert (shown["body"], shown["answer"], shown["reason"]) == (
         {"n": 0},
         {"code": 500},
@@ -110,7 +112,7 @@ def test_retry_and_cancel_change_only_commands_that_allow_it(
     assert run(["outbox", "cancel", str(commands[3]), *settings]) == 0
     assert run(["outbox", "cancel", str(commands[1]), str(commands[2]), *settings]) != 0
     assert f"nothing was done to {commands[1]}:" in capsys.readouterr().err
-    [stats] = told(capsys, url, "outbox", "stats", "faces")
+    [stats] = printed(capsys, url, "outbox", "stats", "faces")
     assert stats["commands"] == {"scheduled": 1, "published": 1, "failed": 2}
 
 
@@ -168,7 +170,7 @@ def test_a_rollout_that_is_aborted_cannot_be_aborted_again(
     number, database = str(asyncio.run(add())), ["--set", f"outbox_url={url}"]
     assert run(["outbox", "abort", "faces", number, *database]) == 0
     assert "firmware: 0 of 3 done" in capsys.readouterr().out
-    [stats] = told(capsys, url, "outbox", "stats", "faces")
+    [stats] = printed(capsys, url, "outbox", "stats", "faces")
     assert [rollout["aborted"] for rollout in stats["rollouts"]] == [True]
     assert run(["outbox", "abort", "faces", number, *database]) == 1
     assert "is aborted already" in capsys.readouterr().err
@@ -183,20 +185,20 @@ def test_a_pause_is_shown_until_it_is_resumed(
     database = ["--set", f"outbox_url={url}"]
     assert run(["outbox", "pause", "faces", "--device", "d2", *database]) == 0
     assert run(["outbox", "pause", "faces", *database]) == 0
-    [stats] = told(capsys, url, "outbox", "stats", "faces")
+    [stats] = printed(capsys, url, "outbox", "stats", "faces")
     assert stats["paused_since"] is not None
     assert list(stats["paused_devices"]) == ["d2"]
     assert run(["outbox", "stats", "faces", *database]) == 0
     said = capsys.readouterr().out
     assert "is paused since" in said
     assert "devices that are paused: d2" in said
-    standing = {line["device"]: line["standing"] for line in told(capsys, url, "devices", "ls", "faces")}
+    standing = {line["device"]: line["standing"] for line in printed(capsys, url, "devices", "ls", "faces")}
     assert standing["d2"] == "paused"
     assert run(["outbox", "resume", "faces", *database]) == 0
     assert run(["outbox", "resume", "faces", "--device", "d2", *database]) == 0
     assert run(["outbox", "resume", "faces", *database]) != 0
     assert "is not paused" in capsys.readouterr().err
-    [stats] = told(capsys, url, "outbox", "stats", "faces")
+    [stats] = printed(capsys, url, "outbox", "stats", "faces")
     assert (stats["paused_since"], stats["paused_devices"]) == (None, {})
     assert run(["outbox", "pause", "faces", "--device", "a/b", *database]) != 0
 

@@ -36,10 +36,10 @@ def test_any_bytes_are_an_answer_or_an_invalid_message(payload: bytes) -> None:
         assert DIALECT.read(payload).ok
 
 
-@pytest.mark.parametrize("told", [b"null", b"true", b"1.5", b"[]", b"{}"])
-def test_an_id_is_text_or_a_number(told: bytes) -> None:
+@pytest.mark.parametrize("id_value", [b"null", b"true", b"1.5", b"[]", b"{}"])
+def test_an_id_is_text_or_a_number(id_value: bytes) -> None:
     with pytest.raises(InvalidMessage):
-        DIALECT.read(b'{"messageId":' + told + b"}")
+        DIALECT.read(b'{"messageId":' + id_value + b"}")
     assert DIALECT.read(b'{"messageId":17}').id == "17"
     assert DIALECT.read(b"{}").id == ""
 

@@ -1,4 +1,4 @@
-"""Ends of commands are told on a queue: at least once, whoever dies, and in the form of tasks' outcomes."""
+"""Ends of commands are reported on a queue, at least once, in the form of outcomes of tasks."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ async def telling(site: Site, queue: MemoryQueue) -> Briefs:
     return briefs
 
 
-async def told(queue: MemoryQueue, count: int) -> list[Outcome]:
+async def outcomes_on(queue: MemoryQueue, count: int) -> list[Outcome]:
     found: list[Outcome] = []
     while len(found) < count:
         deliveries = await queue.receive(10, 600.0, 30.0, "reader")
@@ -45,7 +45,7 @@ async def test_the_end_of_every_command_is_reported(site: Site) -> None:
     done = await site.add("d0", trace_id="t-1")
     failed = await site.add("odd")
     expired = await site.add("odd", expires_in_s=0.5)
-    outcomes = {outcome.task_id: outcome for outcome in await told(queue, 3)}
+    outcomes = {outcome.task_id: outcome for outcome in await outcomes_on(queue, 3)}
     assert {trace: outcome.state for trace, outcome in outcomes.items()} == {
         f"doors-{done}": task.State.SUCCEEDED,
         f"doors-{failed}": task.State.FAILED,
@@ -79,7 +79,7 @@ async def test_pending_briefs_are_sent_when_the_queue_is_back(site: Site) -> Non
 
     queue.send = sometimes  # type: ignore[method-assign]
     await telling(site, queue)
-    assert {outcome.task_id for outcome in await told(queue, 4)} == {f"doors-{command}"}
+    assert {outcome.task_id for outcome in await outcomes_on(queue, 4)} == {f"doors-{command}"}
     assert site.log.events("warning").count("cannot send briefs") == 3
 
 
@@ -96,7 +96,7 @@ async def test_an_answer_that_no_brief_has_room_for_is_left_out(site: Site) -> N
     queue = MemoryQueue(site.clock, max_bytes=800)
     await telling(site, queue)
     await site.add("d0")
-    [outcome] = await told(queue, 1)
+    [outcome] = await outcomes_on(queue, 1)
     assert outcome.ok
     assert "answer" not in outcome.value
     assert site.log.events("warning") == ["brief sent without the answer"]

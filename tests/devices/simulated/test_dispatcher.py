@@ -388,8 +388,8 @@ async def test_a_shard_in_doubt_is_kept_until_it_can_be_opened_again(site: Site)
 
 async def test_sources_stop_when_their_shard_goes_while_it_is_reopened(site: Site) -> None:
     await site.start(1)
-    told = list[int | None]()
-    site.dispatcher.served.on_first_shard = told.append
+    first_shards = list[int | None]()
+    site.dispatcher.served.on_first_shard = first_shards.append
     opened, asked, gate = site.store.open, asyncio.Event(), asyncio.Event()
 
     async def open_late(*given: Any) -> int:
@@ -402,11 +402,11 @@ async def test_sources_stop_when_their_shard_goes_while_it_is_reopened(site: Sit
         await site.add("d0")
         await asked.wait()
         gone = asyncio.ensure_future(site.dispatcher.served.disown(0))
-        while not told:
+        while not first_shards:
             await site.clock.sleep(0.01)
         gate.set()
         await gone
-    assert told == [None]
+    assert first_shards == [None]
 
 
 async def test_disowning_ends_all_work_for_a_shard(site: Site) -> None:
@@ -578,9 +578,9 @@ async def test_failures_of_group_are_logged_once_a_kind(site: Site) -> None:
 
     await site.start(10, group=group, group_rates={"a": 1.0})
     await site.done([await site.add(f"d{n}") for n in range(10)], within_s=1.0)
-    told = [fields for level, _, fields in site.log.entries if level == "error"]
-    assert sorted(fields["error"] for fields in told) == ["RuntimeError", "SystemExit"]
-    assert not any("unheard" in str(fields) for fields in told), "its text may hold people's data"
+    logged = [fields for level, _, fields in site.log.entries if level == "error"]
+    assert sorted(fields["error"] for fields in logged) == ["RuntimeError", "SystemExit"]
+    assert not any("unheard" in str(fields) for fields in logged), "its text may hold people's data"
 
 
 async def test_last_seen_of_a_lost_shard_s_devices_is_not_stored(site: Site) -> None:
@@ -622,14 +622,14 @@ async def test_a_connection_that_is_made_while_its_shard_is_opened_anew_stays(si
         return epoch
 
     async def told_late(outbox: str) -> Mapping[int, int]:
-        told = await epochs(outbox)
+        found = await epochs(outbox)
         asked.append(outbox)
         if late == "epochs" and len(asked) == 1:  # the dispatcher asks, before it opens
             site.broker.cut(identity)
             await site.clock.sleep(0.01)
         elif late == "epochs":
             await site.clock.sleep(1.0)
-        return told
+        return found
 
     await site.clock.sleep(0.1)
     site.around_turns(unanswered)

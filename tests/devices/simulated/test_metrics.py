@@ -23,8 +23,8 @@ async def test_they_are_those_of_the_dispatcher(site: Site) -> None:
     work: Any = SimpleNamespace(name="doors", dispatcher=site.dispatcher, briefs=SimpleNamespace(sent=3))
     registry.register(OutboxMetrics([work]))
     lines = generate_latest(registry).decode().splitlines()
-    told = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    ours = {name.removeprefix("holdfast_outbox_"): float(value) for name, value in told.items()}
+    served = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    ours = {name.removeprefix("holdfast_outbox_"): float(value) for name, value in served.items()}
     assert ours.pop('turns_total{outbox="doors"}') >= 5
     assert ours == {
         'sent_total{outbox="doors"}': 8,

@@ -81,13 +81,13 @@ async def test_invalid_commands_of_a_page_are_reported_and_skipped(site: Site) -
         "no command",
     ]
     right: list[Any] = [{"device": "d0", "command": {"n": n}} for n in range(3)]
-    told: list[tuple[Any, str]] = []
+    reports: list[tuple[Any, str]] = []
 
     async def next_page(cursor: str | None) -> Page:
         return Page([] if cursor else [right[0], *wrong, *right[1:]], "end", more=False)
 
     def refused(given: Any, error: Exception) -> None:
-        told.append((given, type(error).__name__))
+        reports.append((given, type(error).__name__))
 
     site.outbox.source("api", refused=refused)(next_page)
     epoch = (await site.store.epochs("doors"))[0]
@@ -96,7 +96,7 @@ async def test_invalid_commands_of_a_page_are_reported_and_skipped(site: Site) -
     await site.clock.sleep(5.0)
     assert await site.store.counts("doors") == {CommandState.ACKNOWLEDGED: 3}
     kinds = ["InvalidMessage", "InvalidMessage", "TooLarge", "TypeError", "TypeError", "TypeError"]
-    assert told == list(zip(wrong, kinds, strict=True))
+    assert reports == list(zip(wrong, kinds, strict=True))
     assert site.log.events("error") == ["invalid command of a source skipped"] * 6
 
 

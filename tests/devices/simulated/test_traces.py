@@ -40,7 +40,7 @@ def taken(site: Site) -> Iterator[list[Command]]:
         yield commands
 
 
-def told(spans: list[SpanRecord]) -> list[tuple[str, str]]:
+def outline(spans: list[SpanRecord]) -> list[tuple[str, str]]:
     """Names and errors."""
     return [(span.name, span.error) for span in spans]
 
@@ -51,7 +51,7 @@ async def test_a_command_is_sent_and_answered_in_the_caller_s_trace(
     await site.start(1)
     entry = await site.run("d0", traceparent=PLACE)
     await site.run("d0")
-    assert told(spans) == [("publish doors", ""), ("process doors", "")]
+    assert outline(spans) == [("publish doors", ""), ("process doors", "")]
     assert {(span.trace_id, span.parent_id) for span in spans} == {(TRACE, CAUSE)}
     sent, answered = spans
     assert [command.traceparent for command in taken] == [f"00-{TRACE}-{sent.span_id}-01", ""]
@@ -68,7 +68,7 @@ async def test_each_try_has_a_span_and_a_command_that_failed_says_why(
     await site.start(0, patience=PATIENCE)
     site.silence("d0")
     await site.until(await site.add("d0", traceparent=PLACE), CommandState.FAILED)
-    assert told(spans) == [
+    assert outline(spans) == [
         ("publish doors", ""),
         ("publish doors", ""),
         ("process doors", "no answer in all tries"),
@@ -87,7 +87,7 @@ async def test_a_refused_command_fails_and_the_log_names_its_trace(
 
     with mock.patch.object(site.broker, "take", refuse):
         await site.until(await site.add("d0", traceparent=PLACE), CommandState.FAILED)
-    assert told(spans) == [("publish doors", "too large"), ("process doors", "too large")]
+    assert outline(spans) == [("publish doors", "too large"), ("process doors", "too large")]
     said = "command refused by the broker"
     (line,) = [fields for level, event, fields in site.log.entries if event == said]
     assert (line["trace_id"], line["span_id"]) == (TRACE, spans[0].span_id)
@@ -105,7 +105,7 @@ async def test_a_try_that_was_not_sent_has_a_span_that_says_why(site: Site, span
     with mock.patch.object(MemoryDevices, "publish", publish):
         await site.run("d0", traceparent=PLACE)
     tries = [("publish doors", "the broker is away"), ("publish doors", "")]
-    assert told(spans) == [*tries, ("process doors", "")]
+    assert outline(spans) == [*tries, ("process doors", "")]
 
 
 async def test_a_try_that_was_not_confirmed_before_its_shard_went_has_a_span_that_says_so(
@@ -121,7 +121,7 @@ async def test_a_try_that_was_not_confirmed_before_its_shard_went_has_a_span_tha
         await site.add("d0", traceparent=PLACE)
         await taken.wait()
         await site.dispatcher.served.disown(0)
-    assert told(spans) == [("publish doors", "the connection to the broker ended first")]
+    assert outline(spans) == [("publish doors", "the connection to the broker ended first")]
 
 
 async def test_an_expired_command_has_a_span(site: Site, spans: list[SpanRecord]) -> None:
@@ -130,7 +130,7 @@ async def test_an_expired_command_has_a_span(site: Site, spans: list[SpanRecord]
     await site.add("d0")  # stands before it
     late = await site.add("d0", traceparent=PLACE, expires_in_s=0.5)
     await site.until(late, CommandState.EXPIRED)
-    assert told(spans) == [("process doors", "expired")]
+    assert outline(spans) == [("process doors", "expired")]
 
 
 async def test_a_place_that_is_none_is_left_out(site: Site, spans: list[SpanRecord]) -> None:

@@ -213,7 +213,7 @@ class DeviceConformance:
         await first.start()
         await events.until(Connected)
         owner[0] = "second"
-        second, later_ears = await self.start(bench, "shard-1")
+        second, later_events = await self.start(bench, "shard-1")
         while not (await events.until(Disconnected)).taken_over:
             pass
         with pytest.raises(Unavailable):
@@ -221,7 +221,7 @@ class DeviceConformance:
         second.publish(Command("7", "2.1.2", BODY))
         assert msgspec.json.decode((await bench.command("7"))[1])["messageId"] == "2.1.2"
         await bench.answer("7", "", b'{"messageId":"2.1.2"}')
-        assert (await later_ears.until(DeviceAnswer)).id == "2.1.2"
+        assert (await later_events.until(DeviceAnswer)).id == "2.1.2"
 
     async def test_a_former_owner_does_not_connect(self, bench: DeviceBench) -> None:
         async def no() -> bool:
@@ -247,12 +247,12 @@ class DeviceConformance:
     async def test_identities_do_not_disturb_each_other(self, bench: DeviceBench) -> None:
         await bench.listen("7")
         one, events = await self.start(bench, "one")
-        two, other_ears = await self.start(bench, "two")
+        two, other_events = await self.start(bench, "two")
         for number, devices in enumerate((one, two)):
             devices.publish(Command("7", f"{number}.1.1", BODY))
             await bench.command("7")
         assert (await events.until(Accepted)).id == "0.1.1"
-        assert (await other_ears.until(Accepted)).id == "1.1.1"
+        assert (await other_events.until(Accepted)).id == "1.1.1"
 
     async def test_the_broker_may_know_that_a_device_has_no_receiver(self, bench: DeviceBench) -> None:
         await bench.listen("7")

@@ -15,8 +15,7 @@ from holdfast.devices.fleet.mqtt import Connection
 from holdfast.devices.rules.dialect import Dialect, JsonDialect, read_answer
 from holdfast.devices.rules.topics import DEVICE, Topics
 from holdfast.devices.services.memory.terminal import Behaviour, ScheduledAnswer, Terminal, Work
-from holdfast.devices.services.mqtt.address import MqttAddress, parse
-from holdfast.devices.services.mqtt.tls import tls_context
+from holdfast.devices.services.mqtt.address import MqttAddress, parse, tls_context
 from holdfast.errors import InvalidMessage, Unavailable
 from holdfast.extend import Clock, SystemClock
 from holdfast.extend.tools import Once

@@ -65,7 +65,7 @@ async def test_a_broker_that_was_killed_is_found_again(bench: MqttBench, mosquit
     mosquitto.kill()
     assert not (await events.until(Disconnected)).taken_over
     await mosquitto.start()
-    assert isinstance(await events.next(), Connected), "an outage is told once"
+    assert isinstance(await events.next(), Connected), "an outage is reported once"
     await bench.answer("7", "", b'{"messageId":"1.1.1"}')
     assert (await events.until(DeviceAnswer)).id == "1.1.1"
 
@@ -116,9 +116,9 @@ async def test_a_connection_that_was_taken_over_is_not_made_again() -> None:
         port = server.sockets[0].getsockname()[1]
         devices = MqttDevices(parse(f"mqtt://127.0.0.1:{port}?hears=own"), "shard-3", SystemClock())
         events = await connected(devices)
-        told = await events.until(Disconnected)
-        assert told.taken_over
-        assert "taken over" in told.reason
+        reported = await events.until(Disconnected)
+        assert reported.taken_over
+        assert "taken over" in reported.reason
         await devices.close()
     assert len(came) == 1
 
@@ -151,9 +151,9 @@ async def test_the_window_is_kept_and_waiting_commands_are_not_sent(bench: MqttB
     await asyncio.sleep(0)
     bench.faults.cut()
     bench.faults.thaw()
-    told = [await events.next() for _ in range(20)]
-    assert told[:5] == [Lost("7", f"1.{number}.1", suspect=number == 0) for number in range(5)]
-    assert {type(event) for event in told[5:]} == {CommandRefused}
+    reported = [await events.next() for _ in range(20)]
+    assert reported[:5] == [Lost("7", f"1.{number}.1", suspect=number == 0) for number in range(5)]
+    assert {type(event) for event in reported[5:]} == {CommandRefused}
     await events.until(Connected)
     for number in range(20):
         devices.publish(Command("7", f"1.{number}.2", BODY))
@@ -360,9 +360,9 @@ async def test_passwords_and_client_certificates_are_used(version: str) -> None:
         for what, bad in wrong.items():
             devices = MqttDevices(parse(bad), "bad", SystemClock())
             await devices.start()
-            told = await DeviceEvents(devices).until(Disconnected)
-            assert told.reason, what
-            assert "wrong" not in told.reason
+            reported = await DeviceEvents(devices).until(Disconnected)
+            assert reported.reason, what
+            assert "wrong" not in reported.reason
             await devices.close()
 
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import ClientCursor
 
-from holdfast.devices.services.sqlalchemy.arrays import ArrayValue, array
+from holdfast.devices.services.sqlalchemy.statements import ArrayValue, array
 from simulator.servers import PostgresqlServer
 
 CASES: list[tuple[str, Sequence[ArrayValue]]] = [

@@ -207,8 +207,8 @@ async def test_a_spoilt_command_of_sqlite_fails_alone(store: SqlOutbox, engine: 
     [closed] = result.closed
     assert (closed.id, closed.state) == (1, CommandState.FAILED)
     assert "its row" in closed.reason
-    for told in await store.pending_briefs(OUTBOX, range(SHARDS), 10):
-        assert brief_of("app", OUTBOX, told, "node")
+    for ended in await store.pending_briefs(OUTBOX, range(SHARDS), 10):
+        assert brief_of("app", OUTBOX, ended, "node")
     assert [entry.id for entry in await store.commands(OUTBOX, state=CommandState.FAILED)] == [1]
 
 

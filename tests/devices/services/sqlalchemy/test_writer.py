@@ -113,8 +113,8 @@ async def test_a_rolled_back_savepoint_notifies_no_dispatcher(
             outbox.add(session, device="d1", command=b"lost")
             inner.rollback()
             outbox.add(session, device="d1", command=b"kept")
-        [told] = listening.notifies(timeout=PATIENCE_S, stop_after=1)
-    assert told.payload == "doors"
+        [notice] = listening.notifies(timeout=PATIENCE_S, stop_after=1)
+    assert notice.payload == "doors"
 
 
 @pytest.mark.slow

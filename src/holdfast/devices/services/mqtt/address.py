@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import ssl
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -135,3 +136,17 @@ def _number(scheme: str, name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
         raise ConfigError(f"{scheme}: {name} is {text[:60]!r}; write a number from {least} to {most}")
     return int(text)
+
+
+def tls_context(address: MqttAddress) -> ssl.SSLContext | None:
+    """Return the TLS context of an address; None without TLS. Raises ConfigError if its files can't be
+    used."""
+    if not address.tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=address.ca or None)
+        if address.cert:
+            context.load_cert_chain(address.cert, address.key)
+    except OSError as error:
+        raise ConfigError(f"{address}: the files of ca, cert and key can't be used: {error}") from None
+    return context

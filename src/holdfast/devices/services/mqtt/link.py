@@ -24,9 +24,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from holdfast.devices.services.mqtt.address import MqttAddress
+from holdfast.devices.services.mqtt.address import MqttAddress, tls_context
 from holdfast.devices.services.mqtt.client import REFUSED, QuickClient
-from holdfast.devices.services.mqtt.tls import tls_context
 from holdfast.devices.services.mqtt.wire import Wire
 from holdfast.errors import HoldfastError, TooLarge, Unavailable
 from holdfast.extend import Clock

@@ -8,7 +8,6 @@ from typing import Any
 from holdfast.devices.rules.device_queue import Head, StoredCommand
 from holdfast.devices.rules.device_turn import Arrival, Cancel, Rollout, TurnRequest, TurnRows
 from holdfast.devices.rules.group_rate import Pair
-from holdfast.devices.services.sqlalchemy.arrays import array
 from holdfast.devices.services.sqlalchemy.records import (
     ARRIVAL_KINDS,
     CANCEL_KINDS,
@@ -21,7 +20,13 @@ from holdfast.devices.services.sqlalchemy.records import (
     to_head,
     to_rollout,
 )
-from holdfast.devices.services.sqlalchemy.statements import COMMAND_FIELDS, HEAD_FIELDS, SAVED, Statements
+from holdfast.devices.services.sqlalchemy.statements import (
+    COMMAND_FIELDS,
+    HEAD_FIELDS,
+    SAVED,
+    Statements,
+    array,
+)
 from holdfast.devices.services.sqlalchemy.transaction import OutboxTransaction, Query, Rows, Statement
 
 

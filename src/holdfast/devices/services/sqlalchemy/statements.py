@@ -15,7 +15,6 @@ from zlib import crc32
 
 from holdfast.devices.rules.device_queue import Head, StoredCommand
 from holdfast.devices.rules.device_turn import Rollout
-from holdfast.devices.services.sqlalchemy.arrays import array
 from holdfast.devices.services.sqlalchemy.transaction import Statement
 
 COMMAND_FIELDS = StoredCommand.__struct_fields__[:-1]
@@ -263,3 +262,32 @@ SET shard = excluded.shard, phase = excluded.phase, command = excluded.command, 
 
 SQLITE = Statements(postgresql=False)
 POSTGRESQL = Statements(postgresql=True)
+
+
+# --- arrays
+
+ArrayValue = int | float | str | bytes | None
+NUMBERS = {int, float}
+
+
+def array(values: Sequence[ArrayValue]) -> str:
+    """Return an array's text, for a parameter that the statement casts. psycopg takes each value of a list
+    through a dumper and a regular expression, which was a third of a turn's time.
+
+    Source: "Array Input and Output Syntax" in PostgreSQL's documentation.
+    """
+    write = repr if {*map(type, values)} <= NUMBERS else _element
+    return f"{{{','.join(map(write, values))}}}"
+
+
+def _element(value: ArrayValue) -> str:
+    match value:
+        case str():
+            escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+            return f'"{escaped}"'
+        case bytes():
+            return f'"\\\\x{value.hex()}"'
+        case None:
+            return "NULL"
+        case _:
+            return repr(value)
