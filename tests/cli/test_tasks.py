@@ -206,7 +206,7 @@ def test_cancel_ends_a_waiting_task(holdfast: Holdfast) -> None:
     (task,) = holdfast("tasks", "show", APP, trace, "--json").lines
     assert (task["state"], task["detail"]) == ("failed", "cancelled: ordered twice")
     again = holdfast("tasks", "cancel", APP, trace)
-    assert (again.code, "failed already" in again.err) == (exits.FAILED, True)
+    assert (again.code, "has ended already: failed" in again.err) == (exits.FAILED, True)
 
 
 def test_retry_runs_a_failed_task_again(holdfast: Holdfast, arrange: Arrange[Any]) -> None:

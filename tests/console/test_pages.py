@@ -249,7 +249,7 @@ async def test_tasks_are_listed_shown_and_sent_again(operator: Browser, node: No
     failed = await operator.get("/task", app="shop", trace=bad)
     assert "no such address" in failed.text
     over = await operator.post("/task/cancel", app="shop", trace=good, reason="late")
-    assert f"task '{good}' is succeed already" in shown(over.text)
+    assert f"task '{good}' has ended already: succeed" in shown(over.text)
     again = await operator.post("/task/retry", app="shop", trace=bad)
     assert f"task {bad} was sent again" in shown(again.text)
     await asyncio.to_thread(node.outcome, bad)
@@ -370,7 +370,7 @@ async def test_limits_are_set_and_the_schedule_is_shown(
     await asyncio.to_thread(node.client.schedule, "nightly", "30 2 * * *", order)
     page = await operator.get("/tasks", app="shop")
     assert "nightly 30 2 * * * UTC mail.send 20" in shown(page.text)
-    declared = r"every-new-year 0 0 1 1 \* Europe/Berlin as the code declares 20\d\d-12-31 23:00:00"
+    declared = r"every-new-year 0 0 1 1 \* Europe/Berlin declared in code 20\d\d-12-31 23:00:00"
     assert re.search(declared, shown(page.text)), "what code declares, and when it is sent next"
     assert "Remove every-new-year" not in page.text
     wish: dict[str, Any] = {

@@ -379,7 +379,7 @@ class Overview:
                 "dead letters",
                 f"{_dead_letters_of(queue.dead)} of {queue.stream}",
                 f"/dead-letters?queue={quoted(queue.stream)}",
-                "Look at them",
+                "Open them",
             )
         if len(dead) > NEEDS_EACH:
             yield Need(

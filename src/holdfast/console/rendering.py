@@ -67,6 +67,7 @@ class Renderer:
             "rate": rate,
             "pretty": pretty,
             "place": place,
+            "state": state,
             "stream_path": stream_path,
         }
         self.environment.globals |= {
@@ -182,6 +183,11 @@ def size(value: float) -> str:
         if value >= length:
             return f"{value / length:.1f}\u00a0{unit}"
     return f"{value:.0f}\u00a0B"
+
+
+def state(value: str) -> str:
+    """Return the state of a task as people read it."""
+    return {"succeed": "succeeded", "timeout": "timed out"}.get(value, value)
 
 
 def quoted(text: str) -> str:

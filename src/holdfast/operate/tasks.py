@@ -187,7 +187,7 @@ async def cancel(services: Services, app: str, task_id: str, reason: str) -> Non
     if it has ended."""
     task = await known(services, app, task_id)
     if task.ended:
-        raise OperationRefused(f"task {task_id!r} is {task.state.value} already")
+        raise OperationRefused(f"task {task_id!r} has ended already: {task.state.value}")
     await make_producer(services, app).cancel(task_id, reason)
 
 
