@@ -19,10 +19,6 @@ LONG_S = 60.0
 
 class OnRedis(KeyedQueueConformance, QueueConformance, QueueTransferConformance):
     @pytest.fixture
-    def url(self) -> str:
-        raise NotImplementedError
-
-    @pytest.fixture
     def queue(self, url: str, make_queue: MakeQueue) -> KeyedQueue:
         return make_queue(url)
 

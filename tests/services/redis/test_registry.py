@@ -36,10 +36,6 @@ async def make_registry() -> AsyncIterator[MakeRegistry]:
 
 class OnRedis(RegistryConformance):
     @pytest.fixture
-    def url(self) -> str:
-        raise NotImplementedError
-
-    @pytest.fixture
     def registry(self, url: str, make_registry: MakeRegistry) -> Registry:
         return make_registry(url)
 
