@@ -115,8 +115,8 @@ class EffectSender:
     async def _note(self, task: Task, left: tuple[Effect, ...], effects: Effects) -> tuple[Effect, ...]:
         """Store what is left of the effects; returns it."""
         left = _without(left, effects.compose())
-        wish = EffectsLeft(task.task_id, task.epoch, encode_effects(left))
-        await retry_unless_refused(self._host, STORE, lambda: self._store.handed_over([wish]))
+        change = EffectsLeft(task.task_id, task.epoch, encode_effects(left))
+        await retry_unless_refused(self._host, STORE, lambda: self._store.handed_over([change]))
         effects.committed(())
         return left
 

@@ -235,11 +235,11 @@ class Producer:
             sent = [each for each in sent if not self._is_late(each)]
         soon, later = [each for each in sent if not each.delay_s], [each for each in sent if each.delay_s]
         at_once = [Task(each.task_id, each.type, group=each.envelope.group) for each in soon]
-        standing = await self._store.queue(at_once) if at_once else []
+        record = await self._store.queue(at_once) if at_once else []
         if later:  # the store keeps their records until the queue delivers their messages
-            standing = [*standing, *await self._store.delay([_delayed(each, b"") for each in later])]
+            record = [*record, *await self._store.delay([_delayed(each, b"") for each in later])]
         outgoing: dict[str, list[Outgoing]] = {}
-        for each, task in zip([*soon, *later], standing, strict=True):
+        for each, task in zip([*soon, *later], record, strict=True):
             if not task.epoch and not task.ended and not task.message:  # else its message is there already
                 priority = each.envelope.priority
                 message = Outgoing(
@@ -329,8 +329,8 @@ class Producer:
             if task is not None and task.ended:
                 return await read(partial(self._values.with_value, outcome_of(self._app, task)))
             if deadline is not None and self._clock.monotonic() >= deadline:
-                standing = "not known" if task is None else task.state.value
-                raise TimeoutError(f"task {task_id!r} is {standing} after {timeout_s:g} s")
+                record = "not known" if task is None else task.state.value
+                raise TimeoutError(f"task {task_id!r} is {record} after {timeout_s:g} s")
             await self._clock.sleep(pause_s)
             pause_s = min(POLL_MAX_S, 2 * pause_s)
 
@@ -436,10 +436,10 @@ class Producer:
         if not self._is_late(sent):
             task = Task(sent.task_id, order.task_type, group=order.group)
             return await self.stand_in(task, sent.body, sent.attributes, delay_s)
-        (standing,) = await self._store.delay([_delayed(sent, _message_of(sent))])
-        if standing.state is State.SUCCEEDED:
+        (record,) = await self._store.delay([_delayed(sent, _message_of(sent))])
+        if record.state is State.SUCCEEDED:
             return None
-        if standing.ended:  # it is queued again only with its message
+        if record.ended:  # it is queued again only with its message
             _check_delay(self._queue_of(order.task_type), delay_s)
         return Outgoing(sent.body, {}, delay_s, sent.task_id)
 
@@ -458,15 +458,15 @@ class Producer:
         """Record a task and send its message, as ``send_stand_in`` does."""
         queue = self._queue_of(task.type)
         if delay_s:
-            wish = DelayTask(task.task_id, task.type, delay_s, b"", task.group)
-            (standing,) = await self._store.delay([wish])
+            change = DelayTask(task.task_id, task.type, delay_s, b"", task.group)
+            (record,) = await self._store.delay([change])
         else:
-            (standing,) = await self._store.queue([task])
-        if standing.ended:
-            (anew,) = await self._store.reset([task.task_id])
-            if anew is not None and anew.state is State.SUCCEEDED:
+            (record,) = await self._store.queue([task])
+        if record.ended:
+            (again,) = await self._store.reset([task.task_id])
+            if again is not None and again.state is State.SUCCEEDED:
                 return None
-        marks = {**attributes, "id": task.task_id, STAND_IN: str(standing.epoch)}
+        marks = {**attributes, "id": task.task_id, STAND_IN: str(record.epoch)}
         message = Outgoing(body, marks, delay_s or min(STAND_IN_S, queue.delay_max_s), task.task_id)
         await queue.send([message])
         return message
@@ -490,8 +490,8 @@ class Producer:
         queue = self._queue_of(task_type)
         of_tasks, of_effects = divided(task_type, letters)
         one = of_tasks[0].key if len(of_tasks) == 1 else ""
-        lying = {letter.id async for letter in dead_letters(queue, one or None)} if of_tasks else set[str]()
-        sent = await self._redrive_all(queue, [letter for letter in of_tasks if letter.id in lying])
+        present = {letter.id async for letter in dead_letters(queue, one or None)} if of_tasks else set[str]()
+        sent = await self._redrive_all(queue, [letter for letter in of_tasks if letter.id in present])
         return sent + await self._resend_effects(queue, of_effects)
 
     async def _redrive_all(self, queue: Queue, letters: Sequence[DeadLetter]) -> int:
@@ -532,9 +532,9 @@ class Producer:
                 again.append(letter)
             if task is None:
                 unknown.add(letter.key)
-        lying = {letter.id async for letter in dead_letters(queue)} if again else set[str]()
-        sent = await self._redrive_all(queue, [letter for letter in again if letter.id in lying])
-        gone = [letter for letter in again if letter.id not in lying]
+        present = {letter.id async for letter in dead_letters(queue)} if again else set[str]()
+        sent = await self._redrive_all(queue, [letter for letter in again if letter.id in present])
+        gone = [letter for letter in again if letter.id not in present]
         for start in range(0, len(gone), queue.max_batch):
             sent += await self._send_kept(queue, task_type, gone[start : start + queue.max_batch], unknown)
         sent += await self._resend_effects(queue, of_effects)

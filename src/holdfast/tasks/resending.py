@@ -43,22 +43,22 @@ async def resend_effects(
         by_task.setdefault(letter.key, []).append(letter)
     count = 0
     for task_id, some in by_task.items():
-        standing = await store.get(task_id)
-        if reason := _why_not(standing, some):
+        record = await store.get(task_id)
+        if reason := _why_not(record, some):
             for letter in some:
                 log.warning("cannot resend dead letter", letter=letter.id, error=reason)
             continue
         guards = await guard(queue, some)
         now = await store.now()
-        assert standing is not None
-        marked = _marked(standing)
+        assert record is not None
+        marked = _marked(record)
         # A call that was cut off leaves two letters of an effect.
         again = {letter.attributes[EFFECT]: effect_again(letter, now) for letter in some}
         effects = {effect.id: effect for effect in marked} | again
-        wish = ResendEffects(
-            task_id, encode_effects(list(effects.values())), standing.effects if marked else b""
+        change = ResendEffects(
+            task_id, encode_effects(list(effects.values())), record.effects if marked else b""
         )
-        [task] = await store.resend_effects([wish])
+        [task] = await store.resend_effects([change])
         if task is None or not _are_pending(task, some):
             log.warning("cannot resend effects yet", task_id=task_id, letters=guards)
             continue
