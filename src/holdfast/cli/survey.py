@@ -6,7 +6,7 @@ from rich.console import Group
 from rich.text import Text
 
 from holdfast.cli import output
-from holdfast.operate.sending import stream_warning
+from holdfast.operate.streams import stream_warning
 from holdfast.operate.survey import Survey, calls_per_message
 from holdfast.wiring.services import Services
 

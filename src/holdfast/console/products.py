@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.assembly.products import operator_parts
 from holdfast.operate.products import StatusPart
 
 if TYPE_CHECKING:
+    from holdfast.console.access import Group
     from holdfast.console.api.operations import Operation
-    from holdfast.console.product_pages import ProductPages
+    from holdfast.console.parts import ConsoleParts
     from holdfast.wiring.services import Services
+
+
+class ProductPages(NamedTuple):
+    """The pages of one product.
+
+    Attributes:
+        name: a word that begins the names of its templates, ``NAME/page.html``, and of its files,
+            ``asset('NAME/page.js')``.
+        folder: where these are, in ``templates`` and ``static``. A page extends ``base.html``.
+        navigation: the paths and titles that stand in the navigation.
+        groups: makes the routes, in groups of a right and what needs it. A route in no group isn't served.
+    """
+
+    name: str
+    folder: Path
+    navigation: Sequence[tuple[str, str]]
+    groups: Callable[[ConsoleParts], Sequence[Group]]
 
 
 class ConsolePart(StatusPart):

@@ -28,8 +28,7 @@ from holdfast.console.lost import LostNodes
 from holdfast.console.overview import Overview
 from holdfast.console.pages import audit, dead_letters, entry, overview, streams, tasks
 from holdfast.console.parts import ConsoleParts
-from holdfast.console.product_pages import ProductPages
-from holdfast.console.products import product_pages
+from holdfast.console.products import ProductPages, product_pages
 from holdfast.console.rendering import Renderer
 from holdfast.console.responses import Responses
 from holdfast.console.tokens import Tokens

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.console.index import Question
     from holdfast.console.pages.acting import act, action_route, field, whole_number
     from holdfast.console.parts import ConsoleParts
-    from holdfast.console.product_pages import ProductPages
+    from holdfast.console.products import ProductPages
     from holdfast.console.rendering import stream_path
     from holdfast.http.problem import RequestRefused
     from holdfast.operate.streams import latest_results
@@ -39,7 +39,7 @@ else:  # A node needs no console.
             "holdfast.console.index": "Question",
             "holdfast.console.pages.acting": "act action_route field whole_number",
             "holdfast.console.parts": "ConsoleParts",
-            "holdfast.console.product_pages": "ProductPages",
+            "holdfast.console.products": "ProductPages",
             "holdfast.console.rendering": "stream_path",
             "holdfast.http.problem": "RequestRefused",
             "holdfast.operate.streams": "latest_results",

@@ -19,7 +19,7 @@ from holdfast.common.message import Place
 from holdfast.common.protocol import Move
 from holdfast.common.redaction import redact
 from holdfast.common.text import counted
-from holdfast.errors import InvalidMessage, NotKnown
+from holdfast.errors import HoldfastError, InvalidMessage, NotKnown
 from holdfast.operate.actions import Action, Done, NoFields
 from holdfast.operate.nodes import ask, named, owner_of
 from holdfast.operate.records import Shows, body, moment, split_key
@@ -28,6 +28,7 @@ from holdfast.ports.state import Logged
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.rules.streams.sequencer import SKIP_MARK
 from holdfast.streams import operations
+from holdfast.streams.declared import run_by_nodes
 from holdfast.wiring.services import Services
 
 NAMES_MAX = 100
@@ -328,3 +329,14 @@ async def latest_results(services: Services, checkpoint: Checkpoint, limit: int)
         names = [Place(log.run, seq).name for seq in range(log.seq, first - 1, -1)]
     found = await asyncio.gather(*(state.result(checkpoint.key, name) for name in names))
     return [logged for logged in found if logged is not None]
+
+
+async def stream_warning(services: Services, stream: str) -> str:
+    """Return a warning if nodes live and none runs the stream, as for a misspelt name; else an empty text."""
+    try:
+        declared = await run_by_nodes(services.coordinator())
+    except HoldfastError:  # the messages wait in their queue anyway
+        return ""
+    if not declared or stream in declared:
+        return ""
+    return f"no node runs a stream {stream!r}; messages wait until one does. Nodes run {', '.join(declared)}"

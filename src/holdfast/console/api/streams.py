@@ -23,8 +23,7 @@ from holdfast.operate import streams
 from holdfast.operate.actions import NoFields
 from holdfast.operate.explanation import Why, explain
 from holdfast.operate.records import moment, place, split_key
-from holdfast.operate.sending import stream_warning
-from holdfast.operate.streams import Seq, StreamRecord
+from holdfast.operate.streams import Seq, StreamRecord, stream_warning
 from holdfast.ports.state import Logged
 from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.streams.message import StreamMessage
