@@ -62,11 +62,9 @@ ALERTS = (
         "1m",
         'up{job=~".*holdfast.*"} == 0',
         "node {{ $labels.instance }} doesn't answer Prometheus",
-        "The process has ended, or its host can't be reached. Its streams go on at other nodes, if there"
-        " are any.",
-        "See that its supervisor starts it again, and look at the end of its log. A node that is gone for"
-        " good"
-        " is to be taken out of Prometheus' targets.",
+        "The process has ended, or its host can't be reached. Its streams continue on other nodes, if any.",
+        "Check that its supervisor restarts it, and read the end of its log. If the node was removed for"
+        " good, remove it from Prometheus' targets.",
         f"{OPERATIONS}#when-something-dies",
     ),
     Alert(
@@ -75,10 +73,9 @@ ALERTS = (
         NOW,
         "sum by (job) (increase(holdfast_evictions_total[5m])) > 0",
         "nodes of {{ $labels.job }} have found a dead node",
-        "A node's process ended without a drain. Its work went on elsewhere.",
-        "Look for the cause: its log, the kernel's log (out of memory), the events of its container or unit."
-        " Stop"
-        " nodes by SIGTERM, so that they drain.",
+        "A node's process ended without a drain. Its work continued on other nodes.",
+        "Find the cause in its log, the kernel's log (out of memory) or the events of its container or unit."
+        " Stop nodes with SIGTERM, so that they drain.",
         f"{OPERATIONS}#when-something-dies",
     ),
     Alert(
@@ -87,8 +84,8 @@ ALERTS = (
         "1m",
         "holdfast_member == 0 unless holdfast_draining == 1",
         "node {{ $labels.instance }} has no valid membership",
-        "The node doesn't reach the coordinator. It begins nothing new, and others take its streams.",
-        "Check that the coordinator runs and that this host reaches it, by `holdfast doctor` on the host.",
+        "The node can't reach the coordinator. It starts nothing new, and other nodes take its streams.",
+        "Run `holdfast doctor` on the host: does the coordinator run, and can this host reach it?",
         f"{OPERATIONS}#when-something-dies",
     ),
     Alert(
@@ -98,8 +95,8 @@ ALERTS = (
         "sum by (job) (holdfast_parked_streams) > 0",
         "{{ $value }} streams of {{ $labels.job }} are parked",
         "A parked stream handles nothing until an operator resumes it: its handler failed for good and"
-        " on_failure is `park`, its state doesn't load, or an operator paused it.",
-        "`holdfast status` shows them with their reasons. Mend the cause, then `holdfast streams resume`.",
+        " on_failure is `park`, its state can't be loaded, or an operator paused it.",
+        "`holdfast status` shows them with their reasons. Repair the cause, then `holdfast streams resume`.",
         f"{OPERATIONS}#look",
     ),
     Alert(
@@ -108,8 +105,8 @@ ALERTS = (
         "1m",
         'max by (job, reason) (holdfast_longest_wait_seconds{reason!="parked"}) > 300',
         "a stream of {{ $labels.job }} has waited for {{ $value | humanizeDuration }}: {{ $labels.reason }}",
-        "A stream has messages and can't go on. The reason says what it waits for, such as a missing message"
-        " (`gap`), a model, its archive, or a target that takes nothing (`effects`).",
+        "A stream has messages and can't continue. The reason says what it waits for, such as a missing"
+        " message (`gap`), a model, its archive, or a target that accepts nothing (`effects`).",
         "`holdfast status` shows the stream and its reason; `holdfast why` has more about one stream.",
         f"{OPERATIONS}#look",
     ),
@@ -120,9 +117,9 @@ ALERTS = (
         "sum by (job) (increase(holdfast_set_aside_total[15m]))"
         " + sum by (job) (increase(holdfast_malformed_total[15m])) > 0",
         "{{ $value | humanize }} messages of {{ $labels.job }} went to the dead letters in 15 minutes",
-        "Messages or tasks became dead letters: their handler failed in every try, they could not be read,"
+        "Messages or tasks became dead letters: their handler failed in every attempt, they couldn't be read,"
         " or a target refused an effect.",
-        "`holdfast dlq ls` shows reasons and tracebacks. Once the cause is mended, `holdfast dlq redrive`"
+        "`holdfast dlq ls` shows reasons and tracebacks. Once the cause is repaired, `holdfast dlq redrive`"
         " sends them again.",
         f"{OPERATIONS}#dead-letters",
     ),
@@ -134,7 +131,7 @@ ALERTS = (
         " and max by (job, queue) (delta(holdfast_queue_age_seconds[10m])) > 0",
         "the oldest message of queue {{ $labels.queue }} is {{ $value | humanizeDuration }} old, and grows"
         " older",
-        "More messages come than are handled, or the oldest one isn't handled at all.",
+        "More messages arrive than are handled, or the oldest one isn't handled at all.",
         "If slots are busy, add nodes or slots. If they aren't, a stream waits: `holdfast status` shows"
         " the reason.",
         f"{OPERATIONS}#look",
@@ -145,8 +142,8 @@ ALERTS = (
         "15m",
         'max by (job, queue) (holdfast_queue_messages{state="ready"}) > 1000'
         ' and max by (job, queue) (delta(holdfast_queue_messages{state="ready"}[30m])) > 0',
-        "{{ $value }} messages wait in queue {{ $labels.queue }}, and more come",
-        "More messages come than are handled. This is for queues without the age of their oldest message,"
+        "{{ $value }} messages wait in queue {{ $labels.queue }}, and more arrive",
+        "More messages arrive than are handled. This is for queues without the age of their oldest message,"
         " such as SQS.",
         "If slots are busy, add nodes or slots. If they aren't, a stream waits: `holdfast status` shows"
         " the reason.",
@@ -158,9 +155,8 @@ ALERTS = (
         "5m",
         "max by (job, instance) (holdfast_queues_unknown) > 0",
         "node {{ $labels.instance }} can't read the depth of {{ $value }} queues",
-        "The queue doesn't answer, refuses the question (a missing right), or takes longer than 2 s."
-        " Alerts on"
-        " these queues see nothing meanwhile.",
+        "The queue doesn't answer, refuses the request (a missing permission), or takes longer than 2 s."
+        " Until then, alerts on these queues can't fire.",
         "`holdfast doctor` on the host shows the queue's answer.",
         f"{OPERATIONS}#when-something-dies",
     ),
@@ -172,9 +168,8 @@ ALERTS = (
         "streams of {{ $labels.job }} stood still for {{ $value | humanizeDuration }} when they changed"
         " nodes",
         "When a node ends or a stream moves, its next commit elsewhere should follow in less than 0.3 s.",
-        "See whether the new owner had to load models (declare them, so that a move warms it), whether the"
-        " state"
-        " is large, and whether coordinator and store were slow at that time.",
+        "Check whether the new owner had to load models (declare them, so that they are loaded before a"
+        " move), whether the state is large, and whether coordinator and store were slow at that time.",
         f"{OPERATIONS}#when-something-dies",
     ),
     Alert(
@@ -182,9 +177,9 @@ ALERTS = (
         "warning",
         "10m",
         "histogram_quantile(0.99, sum by (job, le) (rate(holdfast_commit_seconds_bucket[5m]))) > 1",
-        "one commit of a hundred of {{ $labels.job }} takes {{ $value | humanizeDuration }}",
-        "The state store is slow, or fails and calls are repeated.",
-        "Look at the store: its load, its disk, its locks. For PostgreSQL see also HoldfastHorizonHeld.",
+        "one in a hundred commits of {{ $labels.job }} takes {{ $value | humanizeDuration }}",
+        "The state store is slow, or its calls fail and are repeated.",
+        "Check the store's load, disk and locks. For PostgreSQL see also HoldfastHorizonHeld.",
         f"{OPERATIONS}#when-something-dies",
     ),
     Alert(
@@ -193,9 +188,8 @@ ALERTS = (
         "10m",
         'max by (job) (holdfast_store_risks{verdict="failed"}) > 0',
         "the servers of {{ $labels.job }} are set so that commits will be lost",
-        "Queue or state store keep what is committed in memory alone, may drop it when memory is short, or"
-        " are"
-        " a replica.",
+        "The queue or the state store keeps committed data only in memory, may drop it when memory is short,"
+        " or is a replica.",
         "`holdfast doctor` names the server, the setting and what to set instead.",
         f"{OPERATIONS}#durability",
     ),
@@ -205,12 +199,10 @@ ALERTS = (
         NOW,
         "sum by (job) (increase(holdfast_states_lost_total[1h])) > 0",
         "the state store of {{ $labels.job }} has lost commits",
-        "A node opened a stream and found fewer commits than it had seen: the store was emptied, or went"
-        " back to"
-        " an older snapshot.",
-        "The log names each stream and how it goes on (`commits lost by the state store`)."
-        " Find out"
-        " what happened to the store before more is lost.",
+        "A node opened a stream and found fewer commits than it had seen: the store was emptied, or was"
+        " restored from an older snapshot.",
+        "The log names each stream and how it continues (`commits lost by the state store`). Find out what"
+        " happened to the store before more is lost.",
         f"{OPERATIONS}#when-something-dies",
     ),
     Alert(
@@ -219,9 +211,8 @@ ALERTS = (
         "1m",
         "max by (job, instance) (holdfast_streams_without_models) > 0",
         "node {{ $labels.instance }} can't run {{ $value }} of its streams: a model doesn't load",
-        "A model's file is missing or damaged there, or the memory doesn't suffice. Its streams go to"
-        " nodes that"
-        " can load it; without such a node, their messages wait.",
+        "A model's file is missing or damaged there, or there isn't enough memory. Its streams move to nodes"
+        " that can load it; without such a node, their messages wait.",
         "`holdfast status` shows the error. The node tries again by itself, so repairing the file is enough.",
         f"{OPERATIONS}#look",
     ),
@@ -231,9 +222,8 @@ ALERTS = (
         "5m",
         "max by (job) (holdfast_pending_effects_seconds) > 300",
         "an effect of {{ $labels.job }} has waited for its target for {{ $value | humanizeDuration }}",
-        "A target takes nothing: it is away, answers with errors, or asks for pauses. Effects stay in"
-        " order and"
-        " are tried again; past max_pending_effects their streams stand still.",
+        "A target accepts nothing: it is down, answers with errors, or asks for pauses. Effects stay in order"
+        " and are tried again. Above max_pending_effects, their streams stand still.",
         "`holdfast status` names stream and target. Check that the target runs and accepts effects.",
         "acting.md#when-something-goes-wrong",
     ),
@@ -245,7 +235,7 @@ ALERTS = (
         " + sum by (job) (increase(holdfast_tasks_timed_out_total[15m])))"
         " > 0.1 * sum by (job) (increase(holdfast_tasks_started_total[15m]))",
         "more than one in ten attempts of {{ $labels.job }} ends in a task that fails for good",
-        "Tasks fail in all their tries, or exceed their time.",
+        "Tasks fail in all their attempts, or exceed their time limit.",
         "`holdfast tasks ls` shows them, and their dead letters have the tracebacks.",
         "tasks.md#retries-timeouts-and-dead-letters",
     ),
@@ -256,8 +246,8 @@ ALERTS = (
         "sum by (job, instance) (increase(holdfast_slot_deaths_total[15m])) > 3",
         "slots of node {{ $labels.instance }} have died {{ $value | humanize }} times in 15 minutes",
         "Processes that run handlers hang and are killed, run out of memory, or crash. The messages are tried"
-        " again; one that kills its slot in every try goes to the dead letters.",
-        "The log says why each died, with its stacks (`slot died`, `slot hung`).",
+        " again; one that kills its slot in every attempt goes to the dead letters.",
+        "The log says why each died, with its tracebacks (`slot died`, `slot hung`).",
         f"{OPERATIONS}#when-something-dies",
     ),
     Alert(
@@ -265,9 +255,9 @@ ALERTS = (
         "info",
         NOW,
         "sum by (job) (increase(holdfast_gaps_skipped_total[15m])) > 0",
-        "streams of {{ $labels.job }} went on without missing messages",
+        "streams of {{ $labels.job }} continued without missing messages",
         "A message was missing for gap_timeout_s, and the stream skipped it, as on_gap says.",
-        "The log names stream and numbers (`gap skipped`). See whether its sender lost them.",
+        "The log names stream and numbers (`gap skipped`). Check whether its sender lost them.",
         f"{OPERATIONS}#look",
     ),
     Alert(
@@ -277,7 +267,7 @@ ALERTS = (
         "sum by (job, outbox) (holdfast_outbox_connected) < sum by (job, outbox) (holdfast_outbox_shards)",
         "outbox {{ $labels.outbox }} has parts without a connection to the MQTT server",
         "The devices of these parts get no commands, which wait in the outbox.",
-        "Check that the MQTT server runs and accepts the nodes, by `holdfast doctor` on a node.",
+        "Run `holdfast doctor` on a node: does the MQTT server run, and does it accept nodes?",
         "outbox.md#when-something-dies",
     ),
     Alert(
@@ -289,7 +279,7 @@ ALERTS = (
         "outbox {{ $labels.outbox }} waits for devices, and writes nothing",
         "Commands are unanswered, and neither answers nor repetitions were written for ten minutes: the"
         " dispatcher stands still, as when its database is locked.",
-        "Look at the log of the node that serves these devices, and for locks in the database of the outbox.",
+        "Read the log of the node that serves these devices, and check the outbox's database for locks.",
         "outbox.md#when-something-dies",
     ),
     Alert(
@@ -299,10 +289,9 @@ ALERTS = (
         "max by (job, setting, holder) (holdfast_database_snapshot_seconds) > 900"
         " or max by (job, setting, holder) (holdfast_database_snapshot_transactions) > 1000000",
         "PostgreSQL can't remove old rows: a {{ $labels.holder }} holds them back ({{ $labels.setting }})",
-        "Old versions of rows stay while a session may still read them, and the tables of Holdfast get slow.",
+        "Old versions of rows stay while a session may still read them, so Holdfast's tables become slow.",
         "`holdfast doctor` names the holder. End the transaction, resolve the prepared one, drop the"
-        " replication"
-        " slot, or end the long queries of the standby.",
+        " replication slot, or end the standby's long queries.",
         "postgres.md#old-versions-of-rows",
     ),
     Alert(
@@ -313,7 +302,7 @@ ALERTS = (
         ' max by (job, setting, table) (holdfast_database_rows{kind="dead"})'
         ' > max by (job, setting, table) (holdfast_database_rows{kind="live"})',
         "table {{ $labels.table }} has {{ $value | humanize }} old versions of rows ({{ $labels.setting }})",
-        "Vacuum doesn't keep up with this table, which gets slow.",
+        "Vacuum can't keep up with this table, so it becomes slow.",
         "Check that autovacuum runs, and that no session holds it back (HoldfastHorizonHeld).",
         "postgres.md#old-versions-of-rows",
     ),

@@ -1,5 +1,4 @@
-"""The board that Grafana shows: what each of its panels draws. ``deploy/grafana/holdfast.json`` is made of
-this."""
+"""The Grafana board and its panels. ``deploy/grafana/holdfast.json`` is generated from this."""
 
 from __future__ import annotations
 
@@ -11,14 +10,14 @@ JOB = '{job=~"$job"}'
 
 
 class Query(NamedTuple):
-    """One line of a panel, or several: ``legend`` names them by their labels."""
+    """One or several lines of a panel: ``legend`` names them by their labels."""
 
     expr: str
     legend: str
 
 
 class Panel(NamedTuple):
-    """A picture of some series; three of them stand beside each other."""
+    """A picture of some series. Three fit in a row."""
 
     title: str
     text: str
@@ -55,17 +54,17 @@ def _times(metric: str, label: str) -> tuple[Query, ...]:
 
 ROWS = (
     Row(
-        "What needs somebody",
+        "What needs attention",
         (
             Panel(
                 "Streams that wait",
-                "Owned streams that can't go on, by what they wait for.",
+                "Owned streams that can't continue, by the reason.",
                 "short",
                 (_sum("holdfast_waiting_streams", "reason"),),
             ),
             Panel(
                 "Longest wait",
-                "For how long the stream has waited that waits longest.",
+                "How long the longest waiting stream has waited.",
                 "s",
                 (_sum("holdfast_longest_wait_seconds", "reason", "max"),),
             ),
@@ -81,7 +80,7 @@ ROWS = (
             ),
             Panel(
                 "Dead letters in queues",
-                "What lies there until somebody redrives or purges it.",
+                "Dead letters that have been neither redriven nor purged.",
                 "short",
                 (
                     Query(
@@ -101,7 +100,7 @@ ROWS = (
             ),
             Panel(
                 "Oldest pending effect",
-                "How long the oldest effect has waited that its target hasn't taken.",
+                "How long the oldest effect has waited for its target.",
                 "s",
                 (Query(f"max (holdfast_pending_effects_seconds{JOB})", "oldest"),),
             ),
@@ -118,19 +117,19 @@ ROWS = (
             ),
             Panel(
                 "From receipt to commit",
-                "How long messages are under way in nodes.",
+                "How long messages take in nodes.",
                 "s",
                 _times("holdfast_delivery_seconds", "stream"),
             ),
             Panel(
                 "Handlers",
-                "What handlers take for a message.",
+                "How long handlers take for a message.",
                 "s",
                 _times("holdfast_handler_seconds", "stream"),
             ),
             Panel(
                 "Commits",
-                "What the state store takes for a commit.",
+                "How long the state store takes for a commit.",
                 "s",
                 _times("holdfast_commit_seconds", "stream"),
             ),
@@ -148,7 +147,7 @@ ROWS = (
             ),
             Panel(
                 "Oldest message held",
-                "How long ago the oldest message was received that a node holds.",
+                "How long ago the oldest message on a node was received.",
                 "s",
                 (_sum("holdfast_oldest_message_seconds", "stream", "max"),),
             ),
@@ -185,7 +184,7 @@ ROWS = (
             ),
             Panel(
                 "Age of the oldest message",
-                "Where the queue knows it.",
+                "For queues that report it.",
                 "s",
                 (_sum("holdfast_queue_age_seconds", "queue", "max"),),
             ),
@@ -236,7 +235,7 @@ ROWS = (
         (
             Panel(
                 "Slots at work",
-                "By kind of work, with the slots that there are.",
+                "By kind of work, with the number of slots.",
                 "short",
                 (
                     Query(f"sum by (work) (holdfast_slots_busy{JOB})", "{{work}} at work"),
@@ -245,7 +244,7 @@ ROWS = (
             ),
             Panel(
                 "Models",
-                "In how many slots each model is loaded, and loads that fail.",
+                "In how many slots each model is loaded, and failed loads.",
                 "short",
                 (
                     _sum("holdfast_models_loaded", "model"),
@@ -272,7 +271,7 @@ ROWS = (
             ),
             Panel(
                 "Dollars an hour",
-                "What these calls cost at list price, where it is known.",
+                "What these calls cost at list price, if it is known.",
                 "currencyUSD",
                 (
                     Query(
@@ -283,7 +282,7 @@ ROWS = (
             ),
             Panel(
                 "Oldest snapshot in PostgreSQL",
-                "Who keeps old versions of rows from being removed, and for how long.",
+                "What prevents old versions of rows from being removed, and for how long.",
                 "s",
                 (
                     Query(
@@ -305,7 +304,7 @@ ROWS = (
             ),
             Panel(
                 "Devices in flight and away",
-                "Whose answer is waited for, and which are known to be away.",
+                "Devices whose answer is awaited, and devices that are offline.",
                 "short",
                 (
                     Query(f"sum by (outbox) (holdfast_outbox_in_flight{JOB})", "{{outbox}} in flight"),
@@ -314,7 +313,7 @@ ROWS = (
             ),
             Panel(
                 "Parts without a connection",
-                "Parts of outboxes that nodes serve and that have no connection to the MQTT server.",
+                "Parts of outboxes on nodes that have no connection to the MQTT server.",
                 "short",
                 (
                     Query(

@@ -26,7 +26,7 @@ OF_THE_CHART = {
 SERVICES = ("url", "queue_url", "coordinator_url", "state_url", "tasks_url", "registry_url")
 TELLING_PARAMETERS = "passw|passphrase|secret|token|credential|signature|api_?key|access_?key"
 PASSWORD = rf"://[^/@]*:[^/@]*@|[?&;][^=&;]*({TELLING_PARAMETERS})[^=&;]*="
-"""A pattern of URLs that hold a password, or another secret as a parameter."""
+"""A pattern of URLs with a password, or with another secret as a parameter."""
 
 BESIDE_NODES = ("gateway", "console", "migrations", "deletionCosts")
 
@@ -42,7 +42,7 @@ OF_SELECTORS = (
     "app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component", "holdfast/group",
     "pod-template-hash",
 )  # fmt: skip
-"""Labels by which the chart finds its pods."""
+"""Labels with which the chart selects its pods."""
 
 PORT: Schema = {"type": "integer", "minimum": 1, "maximum": 65535}
 LIST: Schema = {"type": "array", "items": ANY}
@@ -68,7 +68,7 @@ def about() -> str:
 
 
 def schema() -> str:
-    """``values.schema.json``, by which Helm refuses misspelt values and settings that don't exist."""
+    """``values.schema.json``, with which Helm refuses misspelt values and settings that don't exist."""
     part = _parts()
     whole = _object(
         image=_image(),
@@ -134,7 +134,7 @@ def _file() -> Schema:
 
 
 def _monitoring() -> Schema:
-    """Prometheus reads pods by a token."""
+    """Prometheus needs a token to read pods."""
     monitored: Schema = {"required": ["podMonitor"], "properties": {"podMonitor": {"const": True}}}
     named: Schema = {"properties": {"token": {"properties": {"secret": {"minLength": 1}}}}}
     return _object(
@@ -156,14 +156,14 @@ def _image() -> Schema:
 
 
 def _settings(*, of_a_part: bool = False) -> Schema:
-    """The settings of a node that are no secrets. Those of a group, or of another part, name no SQLite."""
+    """The settings of a node that aren't secrets. A group, or another part, can't use SQLite."""
     kept = ("type", "enum", "minimum", "maximum", "exclusiveMinimum", "minLength", "description")
     found: dict[str, Schema] = {}
-    for name, told in Config.model_json_schema()["properties"].items():
-        if name in OF_THE_CHART or "password" in json.dumps(told):
+    for name, schema in Config.model_json_schema()["properties"].items():
+        if name in OF_THE_CHART or "password" in json.dumps(schema):
             continue
-        found[name] = {word: told[word] for word in kept if word in told}
-        if told.get("type") == "string" and "enum" not in told:
+        found[name] = {word: schema[word] for word in kept if word in schema}
+        if schema.get("type") == "string" and "enum" not in schema:
             found[name]["not"] = {"pattern": PASSWORD}
         if of_a_part and name in SERVICES:
             found[name]["not"] = {"pattern": f"^sqlite:|{PASSWORD}"}
@@ -219,7 +219,7 @@ def _placing(*, spread: bool) -> dict[str, Schema]:
 
 
 def _parts() -> dict[str, Schema]:
-    """The gateway and the console. Either wants to know who may come."""
+    """The gateway and the console. Each needs to know its clients."""
     service = _object(type={"enum": ["ClusterIP", "NodePort", "LoadBalancer"]}, port=PORT, annotations=NAMED)
     ingress = _object(enabled=FLAG, className=TEXT, annotations=NAMED, hosts=TEXTS, tlsSecret=SECRET) | {
         "if": {"properties": {"enabled": {"const": True}}},
@@ -285,18 +285,18 @@ def _parts() -> dict[str, Schema]:
 
 
 def _others(name: str, *taken: str) -> Schema:
-    """A list of objects that are called otherwise than those of the chart."""
+    """A list of objects whose names differ from those of the chart."""
     free: Schema = {"required": [name], "properties": {name: {**SOME_TEXT, "not": {"enum": [*taken]}}}}
     return {"type": "array", "items": {**ANY, **free}}
 
 
 def _together() -> list[Schema]:
-    """The values that go together."""
+    """Values that need each other."""
     return [*_one_node_on_sqlite(), _only_the_proxy_at_the_console()]
 
 
 def _only_the_proxy_at_the_console() -> Schema:
-    """A console believes its proxy who calls, so that no other pod may reach it."""
+    """A console trusts its proxy to name the user, so no other pod may reach it."""
     believing: Schema = {"properties": {"enabled": {"const": True}, "identityHeader": {"minLength": 1}}}
     closed: Schema = {"properties": {"enabled": {"const": True}, "consoleFrom": {"minItems": 1}}}
     return {
@@ -306,7 +306,7 @@ def _only_the_proxy_at_the_console() -> Schema:
 
 
 def _one_node_on_sqlite() -> list[Schema]:
-    """SQLite is a file of one host: one pod, a volume, and nothing beside it that would need the file too."""
+    """SQLite is a file on one host: one pod with a volume, and no other part that needs the file."""
     names = [
         {"properties": {"settings": {"required": [name], "properties": {name: {"pattern": "^sqlite:"}}}}}
         for name in SERVICES

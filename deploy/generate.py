@@ -24,7 +24,7 @@ BOARD = DEPLOY / "grafana" / "holdfast.json"
 
 HEAD = "# Rules for Prometheus, generated from deploy/alerts.py by `make docs`: change them there.\n"
 TARGET_LABELS = {"job", "instance"}
-"""What Prometheus itself adds to every series."""
+"""Labels that Prometheus adds to every series."""
 
 NAME = re.compile(r"\b(?:\w+:)?holdfast_\w+(?::\w+)?")
 SELECTOR = re.compile(r"\b((?:\w+:)?holdfast_\w+(?::\w+)?)\{([^}]*)\}")
@@ -32,7 +32,7 @@ GROUPED = re.compile(r"\bby \(([^)]*)\)")
 
 
 class UnknownMetric(ValueError):
-    """A rule or panel names a metric, or a label, that nothing shows."""
+    """A rule or panel names a metric or label that doesn't exist."""
 
 
 def shown(metrics: Iterable[Metric]) -> dict[str, set[str]]:
@@ -51,7 +51,7 @@ def shown(metrics: Iterable[Metric]) -> dict[str, set[str]]:
 
 
 def check(where: str, expr: str, known: Mapping[str, set[str]]) -> None:
-    """Raise UnknownMetric if an expression names a series, or a label, that isn't there."""
+    """Raise UnknownMetric if an expression names a series or label that doesn't exist."""
     named = {*NAME.findall(expr)} - {""}
     if unknown := named - known.keys():
         raise UnknownMetric(f"{where}: nothing shows {', '.join(sorted(unknown))}")
@@ -66,7 +66,7 @@ def check(where: str, expr: str, known: Mapping[str, set[str]]) -> None:
 
 
 def check_all(known: Mapping[str, set[str]]) -> None:
-    """Raise UnknownMetric if any rule, text of an alert or panel names what isn't there."""
+    """Raise UnknownMetric if any rule, text of an alert or panel names one that doesn't exist."""
     for recording in RECORDINGS:
         check(recording.name, recording.expr, known)
     for alert in ALERTS:
@@ -128,7 +128,7 @@ FILES = {RULES: rules, BOARD: board, ABOUT: about, SCHEMA: schema, CHART_RULES: 
 
 
 def main() -> None:
-    """Check everything, and write the files anew."""
+    """Check everything, and write the files."""
     check_all(shown(all_metrics()))
     for path, made in FILES.items():
         path.parent.mkdir(exist_ok=True)

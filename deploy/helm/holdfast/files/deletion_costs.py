@@ -1,7 +1,7 @@
-"""Tells Kubernetes what ending each node would cost, so that scaling in takes those that do least.
+"""Annotates each node's pod with the cost of ending it, so that a scaler ends the least busy nodes.
 
 Runs in the image of the app: ``python deletion_costs.py API NAMESPACE ACCOUNT PAUSE_S``. ``ACCOUNT`` is a
-folder with the token and the authority of the API.
+folder with the API's token and certificate authority.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from typing import Any
 ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 
 TASK = 1000
-"""How many streams a running task counts as: streams move in a moment, and a task may begin again from its
-start."""
+"""How many streams a running task counts as: streams move quickly, but a task may have to start again."""
 
 TIMEOUT_S = 10.0
 
 
 def costs() -> dict[str, int]:
-    """Return what ending each node would cost, by the name of its pod."""
+    """Return the cost of ending each node, by the name of its pod."""
     command = [sys.executable, "-m", "holdfast", "status", "--json"]
-    said = subprocess.run(command, stdout=subprocess.PIPE, check=True)  # noqa: S603 - as above
-    nodes = json.loads(said.stdout)["nodes"]
+    result = subprocess.run(command, stdout=subprocess.PIPE, check=True)  # noqa: S603 - as above
+    nodes = json.loads(result.stdout)["nodes"]
     return {node["name"]: _cost(node["load"]) for node in nodes if not node["foreign"]}
 
 
@@ -39,8 +38,8 @@ def _cost(load: dict[str, Any]) -> int:
     return streams + round(TASK * tasks)
 
 
-def tell(api: str, namespace: str, account: Path, pod: str, cost: int) -> None:
-    """Note the cost at a pod. What is no pod here is left alone."""
+def annotate(api: str, namespace: str, account: Path, pod: str, cost: int) -> None:
+    """Annotate a pod with its cost. Pods of other namespaces are skipped."""
     request = urllib.request.Request(  # noqa: S310 - the API's own address
         f"{api}/api/v1/namespaces/{namespace}/pods/{pod}",
         json.dumps({"metadata": {"annotations": {ANNOTATION: str(cost)}}}).encode(),
@@ -59,16 +58,16 @@ def tell(api: str, namespace: str, account: Path, pod: str, cost: int) -> None:
 
 
 def main(api: str, namespace: str, account: str, pause_s: str) -> None:
-    """Tell the costs again and again, those that have changed."""
-    told: dict[str, int] = {}
+    """Annotate the pods whose costs have changed, again and again."""
+    annotated: dict[str, int] = {}
     while True:
         try:
             for pod, cost in costs().items():
-                if told.get(pod) != cost:
-                    tell(api, namespace, Path(account), pod, cost)
-                    told[pod] = cost
+                if annotated.get(pod) != cost:
+                    annotate(api, namespace, Path(account), pod, cost)
+                    annotated[pod] = cost
         except (OSError, subprocess.SubprocessError) as error:
-            sys.stderr.write(f"costs could not be told: {error}\n")
+            sys.stderr.write(f"can't annotate pods with their costs: {error}\n")
         time.sleep(float(pause_s))
 
 

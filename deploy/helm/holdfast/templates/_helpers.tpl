@@ -12,12 +12,12 @@
 {{- end }}
 {{- end }}
 
-{{/* The job under which Prometheus knows the release: rules and queries look for it. */}}
+{{/* The release's job name in Prometheus, which rules and queries select. */}}
 {{- define "holdfast.job" -}}
 {{- printf "holdfast/%s/%s" .Release.Namespace .Release.Name }}
 {{- end }}
 
-{{/* What all pods of the release have. */}}
+{{/* Labels of all pods of the release. */}}
 {{- define "holdfast.releaseLabels" -}}
 app.kubernetes.io/name: {{ include "holdfast.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -37,7 +37,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* The image, with what `image` of a part replaces. Takes root, image. */}}
+{{/* The image, with a part's own `image` over it. Takes root, image. */}}
 {{- define "holdfast.image" -}}
 {{- $image := mergeOverwrite (deepCopy .root.Values.image) (default dict .image) }}
 {{- $repository := required "image.repository says which image runs" $image.repository }}
@@ -49,7 +49,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 imagePullPolicy: {{ $image.pullPolicy }}
 {{- end }}
 
-{{/* The values of one group: those under `nodes`, and its own. Takes root, group. */}}
+{{/* The values of one group, over those under `nodes`. Takes root, group. */}}
 {{- define "holdfast.group" -}}
 {{- $group := mergeOverwrite (deepCopy .root.Values.nodes) (default dict .group) }}
 {{- $_ := set $group "settings" (mergeOverwrite (deepCopy .root.Values.settings) $group.settings) }}
@@ -57,14 +57,14 @@ imagePullPolicy: {{ $image.pullPolicy }}
 {{- toJson $group }}
 {{- end }}
 
-{{/* A quantity of Kubernetes as a number. */}}
+{{/* A Kubernetes quantity as a number. */}}
 {{- define "holdfast.quantity" -}}
 {{- $number := regexFind "^[0-9.]+([eE][+-]?[0-9]+)?" (toString .) }}
 {{- $factors := dict "" 1.0 "n" 1e-9 "u" 1e-6 "m" 1e-3 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 }}
 {{- mulf (float64 $number) (get $factors (trimPrefix $number (toString .)) | default 0.0) }}
 {{- end }}
 
-{{/* What a container may use. Takes part, for errors, and resources. */}}
+{{/* The resources of a container. Takes part, for errors, and resources. */}}
 {{- define "holdfast.resources" -}}
 {{- range $what, $limit := .resources.limits }}
 {{- with get $.resources.requests $what }}
@@ -76,7 +76,7 @@ imagePullPolicy: {{ $image.pullPolicy }}
 {{- toYaml .resources }}
 {{- end }}
 
-{{/* Settings as variables. Takes root, settings. */}}
+{{/* Settings as environment variables. Takes root, settings. */}}
 {{- define "holdfast.env" -}}
 {{- $ttl := default 5 .settings.ttl_s | float64 }}
 {{- if ge (default 0 .settings.renew_s | float64) (divf $ttl 2) }}
@@ -102,7 +102,7 @@ imagePullPolicy: {{ $image.pullPolicy }}
 {{- end }}
 {{- end }}
 
-{{/* Metrics are told beyond the pod once there is a token for their reader. Takes root, host. */}}
+{{/* Metrics can be read from outside the pod only with a token. Takes root, host. */}}
 {{- define "holdfast.metricsEnv" -}}
 {{- with .root.Values.monitoring.token }}
 {{- if .secret }}
@@ -151,12 +151,12 @@ imagePullPolicy: {{ $image.pullPolicy }}
 {{- end }}
 {{- end }}
 
-{{/* Where pods may connect to: the types of a NetworkPolicy, and its rules if there are any. */}}
+{{/* Where pods may connect to: a NetworkPolicy's types, and its egress rules if any. */}}
 {{- define "holdfast.egress" -}}
 {{- if .Values.networkPolicy.egress }}
 policyTypes: [Ingress, Egress]
 egress:
-  # Names are looked up, and pods of the release talk to each other.
+  # Pods use DNS, and connect to each other.
   - ports:
       - {port: 53, protocol: UDP}
       - {port: 53, protocol: TCP}
@@ -177,7 +177,7 @@ policyTypes: [Ingress]
 {{- end }}
 {{- end }}
 
-{{/* What every pod says: nobody is root, and nothing is there that isn't needed. Takes root, and account. */}}
+{{/* Settings of every pod: not root, and nothing that isn't needed. Takes root, and account. */}}
 {{- define "holdfast.pod" -}}
 serviceAccountName: {{ .account }}
 automountServiceAccountToken: false
@@ -228,7 +228,7 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
-{{/* Mounts of files that change while they are in use: whole folders, for a subPath never does. */}}
+{{/* Mounts of files that change while in use: whole folders, because a subPath never changes. */}}
 {{- define "holdfast.peerTlsMount" -}}
 {{- if .Values.peerTls.secret }}
 - name: peer-tls
