@@ -1,4 +1,4 @@
-"""Runs benchmarks: one by its name, or all, whose results are compared with those that are kept.
+"""Runs benchmarks: one by its name, or all, and compares the results with the stored ones.
 
 python -m benchmarks NAME ARGUMENT…
 python -m benchmarks all [--keep] [NAME…]
@@ -60,14 +60,14 @@ def run_all(arguments: Sequence[str]) -> int:
     found: dict[str, list[str]] = {}
     for name in asked.names or BENCHMARKS:
         result = measured(name)
-        kept = RESULTS / f"{name}.json"
+        stored = RESULTS / f"{name}.json"
         if result is None:
             found[name] = ["it failed"]
         elif asked.keep:
             RESULTS.mkdir(exist_ok=True)
-            kept.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-        elif kept.exists():
-            found[name] = worse(json.loads(kept.read_text()), result)
+            stored.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        elif stored.exists():
+            found[name] = worse(json.loads(stored.read_text()), result)
     complaints = [f"{name}: {text}" for name, texts in found.items() for text in texts]
     for complaint in complaints:
         print(complaint)

@@ -23,7 +23,7 @@ noop = App("noop")
 
 @noop.stream("noop", key="key", seq="n", message=Message, first_seq=0)
 def nothing(message: Message, context: Context) -> int:
-    """Does nothing; its result tells that it was done."""
+    """Does nothing; its result shows that it was done."""
     return message.n
 
 
@@ -34,7 +34,7 @@ deep = App("deep")
 @deep.stream("seqs", key="key", seq="n", message=Message, first_seq=0, gap_timeout_s=120.0)
 @deep.stream("arrival", key="key", message=Message)
 def number(message: Message, context: Context) -> int:
-    """Does nothing; its results tell the order."""
+    """Does nothing; its results show the order."""
     return message.n
 
 
@@ -55,7 +55,7 @@ def load_model() -> str:
 
 @live.stream("live", key="key", seq="n", message=Message, first_seq=0, idle_timeout_s=600.0)
 class Live(StreamHandler[Message]):
-    """Counts with a warm model; its results tell whether a message was lost or done twice."""
+    """Counts with a warm model; its results show whether a message was lost or done twice."""
 
     def open(self, context: Context, state: bytes | None) -> None:
         """Continue to count."""
@@ -102,7 +102,7 @@ def tell(message: Message, context: Context) -> dict[str, int]:
 
 @effects.stream("both", key="key", seq="n", message=Message, first_seq=0)
 def send_and_tell(message: Message, context: Context) -> dict[str, int]:
-    """Does both: the result tells when the effect was committed."""
+    """Does both: the result shows when the effect was committed."""
     context.send("sink", {"n": message.n})
     return {"n": message.n}
 
@@ -136,7 +136,7 @@ class Idle(StreamHandler[Message]):
 
 
 class Camera(msgspec.Struct):
-    """A frame as the replaced design has them; what it shows is not looked at."""
+    """A frame as in the replaced design. Its picture isn't read."""
 
     video_id: str
     frame_id: int
@@ -156,7 +156,7 @@ cameras = App("cameras")
     idle_timeout_s=60.0,
 )
 class Cameras(StreamHandler[Camera]):
-    """Keeps the last frame's number; its results tell when each frame was sent."""
+    """Stores the last frame's number; its results show when each frame was sent."""
 
     def open(self, context: Context, state: bytes | None) -> None:
         """Continue after the last frame."""

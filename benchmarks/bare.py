@@ -1,4 +1,4 @@
-"""The vision handler in a bare loop: no queue, no state kept, no order to keep. One process of several.
+"""The vision handler in a bare loop: no queue, no stored state, no order. One process of several.
 
 Reads a JSON object from standard input: ``frames`` is a list of lists, the URL of each frame of each video.
 Says ``ready``, waits for a line, then processes all videos and writes their results as one line of JSON.

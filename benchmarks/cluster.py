@@ -47,11 +47,11 @@ def workplace() -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -> None:
-    """Return once ``holds``. Raises TimeoutError."""
+async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -> None:
+    """Return once ``condition`` is true. Raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
         while True:
-            if await holds():
+            if await condition():
                 return
             await asyncio.sleep(CHECK_S)
 
@@ -210,7 +210,7 @@ class Cluster:
         await asyncio.gather(*(node.ready() for node in nodes))
 
     def kill(self) -> None:
-        """End all nodes at once, where draining them would only take time."""
+        """Kill all nodes, where draining them would only take time."""
         for node in self.nodes:
             node.kill()
 
@@ -222,7 +222,7 @@ class Cluster:
         key_of: Callable[[bytes], str] = lambda body: "",
         attributes: Callable[[], dict[str, str]] = dict,
     ) -> int:
-        """Send messages; at the monotonic time ``due_at`` all of them show at once. Returns how many."""
+        """Send messages; at the monotonic time ``due_at`` all of them become visible. Returns how many."""
         queue, clock = self.services.queue(stream), self.services.clock
         messages = [(body, attributes()) for body in bodies]
 
@@ -253,17 +253,17 @@ class Cluster:
             after = page[-1].cursor
 
     async def settled(self) -> None:
-        """Wait until every node has told how many streams it owns, so that new ones are placed evenly."""
+        """Wait until every node has reported how many streams it owns, so that new ones are placed evenly."""
         coordinator = self.services.coordinator()
 
         async def all_told() -> bool:
-            told = sum(member.load.streams for member in await coordinator.members())
-            return told == len(await coordinator.claims())
+            reported = sum(member.load.streams for member in await coordinator.members())
+            return reported == len(await coordinator.claims())
 
         await until(all_told)
 
     async def drained(self, queue: str, timeout_s: float, every_s: float = EMPTY_CHECK_S) -> float:
-        """Wait until every message is off a queue, by a look so often; returns the monotonic time of that.
+        """Wait until every message is off a queue, by regular checks; returns the monotonic time of that.
         Raises TimeoutError."""
         async with asyncio.timeout(timeout_s), self._looking(queue) as has_left:
             while True:
@@ -273,8 +273,8 @@ class Cluster:
 
     @contextlib.asynccontextmanager
     async def _looking(self, name: str) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
-        """What looks whether a queue has a message left. In a database the look ends at the first one, as
-        those of the peers do: to count them all would take the nodes' processor time."""
+        """A check whether a queue has messages left. In a database it ends at the first one, as the peers'
+        checks do: to count them all would take the nodes' processor time."""
         url = self.config.queue_url
         if url.startswith("postgresql:"):
             import psycopg  # noqa: PLC0415 (an extra)

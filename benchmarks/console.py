@@ -47,7 +47,7 @@ def key(number: int) -> str:
     return f"{STREAM}/camera-{number:06}"
 
 
-def told(request: Request) -> Reply:
+def answered(request: Request) -> Reply:
     """What a node answers that is asked what waits there."""
     node = getattr(request, "to", "0").partition("-")[2] or "0"
     waits = [
@@ -113,7 +113,7 @@ async def measure(report: Report, place: Path, streams: int, letters: int, count
         peer = services.peer()
 
         async def answer(request: Request) -> Reply:
-            return told(request)
+            return answered(request)
 
         address = await peer.serve(answer)
         await fill(services, streams, letters, address)

@@ -2,7 +2,7 @@
 
 One node is warm and stands still (SIGSTOP) while the messages are sent. The clock runs from when it goes on
 until the last message is off the queue. ``inversions`` counts results of one key that come after a later
-one, for a stream without seqs (for SQS's standard queue, which keeps no order, for one with seqs).
+one, for a stream without seqs (for SQS's standard queue, which is unordered, for one with seqs).
 ``set_aside`` counts dead letters, and ``delayed_max`` is the most messages that the queue had delayed.
 """
 
@@ -42,7 +42,7 @@ DURABILITY = {
     "sqlite": "a commit is on the disk before its messages are deleted",
     "postgres": "fsync and synchronous_commit on: the same",
     "redis": "appendonly, fsync every second",
-    "sqs": "a local server (fauxqs), which keeps messages in memory; state in SQLite, on the disk",
+    "sqs": "a local server (fauxqs), with messages in memory; state in SQLite, on the disk",
     "sqs-fifo": "the same",
 }
 
@@ -104,11 +104,11 @@ async def run(service: str, stream: str, messages: int, keys: int) -> Run:
             os.kill(process.pid, signal.SIGCONT)
         begin_at = time.monotonic()
         delayed = Delayed()
-        looking = asyncio.create_task(delayed.look(nodes, stream))
+        watching = asyncio.create_task(delayed.watch(nodes, stream))
         try:
             end_at = await nodes.drained(stream, TIMEOUT_S, LOOK_S if "sqs" in service else EMPTY_CHECK_S)
         finally:
-            looking.cancel()
+            watching.cancel()
         memory_mb = (process.memory_info().rss - before) / 2**20
         depth = await nodes.services.queue(stream).depth()
         done = Run(
@@ -128,7 +128,7 @@ class Delayed:
     def __init__(self) -> None:
         self.most = 0
 
-    async def look(self, nodes: Cluster, stream: str) -> None:
+    async def watch(self, nodes: Cluster, stream: str) -> None:
         """Look until cancelled."""
         queue = nodes.services.queue(stream)
         while True:
@@ -137,7 +137,7 @@ class Delayed:
 
 
 async def _send(nodes: Cluster, service: str, stream: str, bodies: list[bytes]) -> None:
-    """Send a backlog; to a queue that keeps order, in order."""
+    """Send a backlog, in order if the queue is ordered."""
     if service != "sqs-fifo":
         await nodes.send(stream, bodies, key_of=_key_of)
         return

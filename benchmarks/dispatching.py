@@ -36,7 +36,7 @@ TIMEOUT_S = 120.0
 
 
 class WatchedOutbox(SqlOutbox):
-    """Tells when commands were closed: at once after the commit."""
+    """Records when commands were closed, immediately after the commit."""
 
     def __init__(self, url: str, clock: SystemClock) -> None:
         super().__init__(url, clock)
@@ -53,7 +53,7 @@ class WatchedOutbox(SqlOutbox):
 
 @dataclass(frozen=True)
 class Dispatching:
-    """What is running, and how to look at it."""
+    """The running parts, and access to their numbers."""
 
     outbox: Outbox
     store: WatchedOutbox

@@ -24,13 +24,13 @@ NODES = 2
 TIMEOUT_S = 120.0
 CHECK_S = 0.005
 PAGE = 1000
-"""The most results that the follower reads at once."""
+"""The most results that the follower reads in one call."""
 
 PACE_S = 0.02
 
 
 class Follower:
-    """Sends what the log of a stream tells to another stream, and keeps where it is."""
+    """Sends the results in a stream's log to another stream, and stores its position."""
 
     def __init__(self, nodes: Cluster, stream: str) -> None:
         self._state = nodes.services.state()

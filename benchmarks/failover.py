@@ -47,7 +47,7 @@ class Traffic:
         self.count = 0
 
     async def run(self) -> None:
-        """Send one message a stream every ``PACE_S``, spread over the pace, until told to end."""
+        """Send one message a stream every ``PACE_S``, spread over the pace, until stopped."""
         clock, due_at = self._nodes.services.clock, self._nodes.services.clock.monotonic()
         groups = [self._keys[start::NODES] for start in range(NODES)]
         while not self._ending:

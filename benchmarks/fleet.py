@@ -64,7 +64,7 @@ async def fleet(url: str, count: int, *arguments: str) -> AsyncIterator[Fleet]:
 
 
 async def simulate(url: str, count: int, behaviour: Behaviour) -> None:
-    """Devices that answer until the process is told to end.
+    """Devices that answer until the process gets SIGTERM.
 
     Prints "ready" once all listen, and in the end what they saw.
     """

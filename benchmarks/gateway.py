@@ -1,14 +1,14 @@
 """What a gateway costs: requests a second through it, against proxies that know nothing of streams.
 
-The same load through each, to the same backends, which answer at once as the door of a node does. The proxy
+The same load through each, to the same backends, which answer immediately, as a node does. The proxy
 under test has one core, the load another, the backends the rest. A gateway looks up the owner of each stream
 among 100, 10,000 and 100,000 routes; HAProxy takes the backends in turn. Measurements alternate; ratios are
-of the medians. The proxy's processor time for a request is told beside its rate: other work on the machine
+of the medians. The proxy's processor time for a request is shown beside its rate: other work on the machine
 disturbs it less. Where there is such, ``chrt -r 5`` goes before it and ``--pause`` leaves it some time. On
 two cores load and backends share one and are the limit of every rate, so there all ratios are of processor
 time (``--by cpu``).
 
-A gateway keeps each request until it is answered, to send it again when a node dies. Of the others only
+A gateway stores each request until it is answered, to send it again when a node dies. Of the others only
 "replaying" does, which is HAProxy with buffers as large as the gateway's.
 """
 
@@ -43,7 +43,7 @@ SMALL, LARGE = (64, 1024), (16, 100 * 1024)
 WARM_S = 1
 CLAIMS_AT_ONCE = 1000
 MAIN = 10_000
-"""The count of routes that the ratios are told for."""
+"""The number of routes that the ratios are for."""
 
 
 class Bench:
@@ -87,7 +87,7 @@ class Bench:
 
 
 class Routes:
-    """Streams claimed by members in turn, as gateways hear of them."""
+    """Streams claimed by members in turn, as gateways are notified of them."""
 
     def __init__(self, coordinator: Coordinator, metrics: str) -> None:
         self._coordinator = coordinator

@@ -2,7 +2,7 @@
 
 Three nodes track people in sixty streams of video. Clients send the frames through two gateways at an even
 pace, 500 a second, whether earlier ones are answered or not. Again and again the node that owns twenty of the
-streams is killed with SIGKILL, a fresh one takes its place, then one is told to drain, and is replaced too.
+streams is killed with SIGKILL, a fresh one takes its place, then one is drained, and is replaced too.
 Models are warm: the nodes that remain have loaded them.
 
 - stall: the longest time from when a frame was due to its answer, for each stream that the node owned, around
@@ -100,7 +100,7 @@ class Disturbance(NamedTuple):
 
 def heard(streams: list[str], waits_ms: list[list[float]]) -> list[list[float]]:
     """The waits of these streams. Raises Unmeasurable if one has none: clients that can't keep their pace
-    fall behind by more than a disturbance lasts."""
+    fall behind by more than a disturbance's duration."""
     silent = [stream for stream, waits in zip(streams, waits_ms, strict=True) if not waits]
     if silent:
         raise Unmeasurable(

@@ -1,5 +1,5 @@
 """What it takes to build and push an image: of an app with compiled packages (numpy, av), on a Debian, to a
-registry on this machine. First with nothing kept, then after a change of the app's code, which is what people
+registry on this machine. First with no cache, then after a change of the app's code, which is what people
 wait for. Beside it what ``podman build`` takes for the Containerfile: by buildah, its engine, which needs no
 namespaces, with the fastest of its stores.
 
@@ -42,7 +42,7 @@ MB = 1_000_000
 
 
 def build(project: Path, base: str, registry: str) -> tuple[float, dict[str, Any]]:
-    """Build and push once, as a process; returns its seconds, and what it told."""
+    """Build and push once, as a process; returns its seconds and its report."""
     command = [
         sys.executable,
         "-m",
@@ -55,8 +55,8 @@ def build(project: Path, base: str, registry: str) -> tuple[float, dict[str, Any
     ]
     command += ["--push", "--json", "--base", base, "--cache", str(project.parent / "cache")]
     before = time.monotonic()
-    told = subprocess.run(command, cwd=project, stdout=subprocess.PIPE, check=True).stdout
-    return time.monotonic() - before, json.loads(told)
+    built = subprocess.run(command, cwd=project, stdout=subprocess.PIPE, check=True).stdout
+    return time.monotonic() - before, json.loads(built)
 
 
 def change(project: Path, number: int) -> None:
@@ -67,11 +67,11 @@ def change(project: Path, number: int) -> None:
 def build_by_podman(folder: Path, base: str, registry: str, rounds: int) -> list[float]:
     """Build and push what ``deploy/Containerfile`` says of the same project, once and after changes; returns
     the seconds of each. Its packages come from a folder, not from an index."""
-    project, kept = folder / "project", folder / "kept"
-    kept.mkdir()
+    project, cache = folder / "project", folder / "cache"
+    cache.mkdir()
     wheels = buildah.write_wheels(folder / "wheels", "numpy", "av")
     (project / "requirements.txt").write_text("--no-index\n-f /wheels\nholdfast\nnumpy\nav\n")
-    images, took_s = Buildah(kept), []
+    images, took_s = Buildah(cache), []
     try:
         for number in range(rounds + 1):
             change(project, rounds + 1 + number)
@@ -85,7 +85,7 @@ def build_by_podman(folder: Path, base: str, registry: str, rounds: int) -> list
 
 
 async def measure(folder: Path, rounds: int, report: Report) -> None:
-    """Build once with nothing kept, then after ``rounds`` changes."""
+    """Build once with no cache, then after ``rounds`` changes."""
     base = debian_base.write(folder / "base")
     project = folder / "project"
     project.mkdir()
@@ -93,16 +93,16 @@ async def measure(folder: Path, rounds: int, report: Report) -> None:
     async with DockerRegistryServer() as registry:
         warm_s, pushed_kb = [], []
         change(project, 0)
-        cold_s, told = await asyncio.to_thread(build, project, base, registry.address)
+        cold_s, built = await asyncio.to_thread(build, project, base, registry.address)
         for number in range(rounds):
             change(project, number + 1)
-            seconds, told = await asyncio.to_thread(build, project, base, registry.address)
+            seconds, built = await asyncio.to_thread(build, project, base, registry.address)
             warm_s.append(seconds)
-            pushed_kb.append(told["pushed"]["bytes"] / 1000)
+            pushed_kb.append(built["pushed"]["bytes"] / 1000)
         podman_s = []
         if not os.geteuid():  # it builds without namespaces only for root
             podman_s = await asyncio.to_thread(build_by_podman, folder, base, registry.address, rounds)
-    layers = told["platforms"][0]["layers"]
+    layers = built["platforms"][0]["layers"]
     over_base = sum(layer["size"] for layer in layers if layer["what"] != "base")
     report.say(f"an app with numpy and av; median of {rounds} changes of its code, each built and pushed")
     report.figure("warm_s", statistics.median(warm_s), "< 5")

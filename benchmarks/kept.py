@@ -1,4 +1,4 @@
-"""Compares the result of a benchmark with the one that is kept of it in ``results/``."""
+"""Compares a benchmark's result with the stored one in ``results/``."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ TOLERANCE = 0.3
 machines that others share."""
 
 
-def worse(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def worse(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return what is worse than it was, a line each: ratios beyond the tolerance, and promises that are
     broken. Only ratios are compared: a rate or a time is that of its machine. Nothing is compared with a
     result of another size, for ratios depend on that too."""
     targets = now["detail"].get("targets", {})
-    alike = kept["detail"].get("arguments") == now["detail"].get("arguments")
+    alike = stored["detail"].get("arguments") == now["detail"].get("arguments")
     found = []
     for name, value in now["figures"].items():
-        target, before = targets.get(name, ""), kept["figures"].get(name)
+        target, before = targets.get(name, ""), stored["figures"].get(name)
         if target == "0" and value:
             found.append(f"{name} is {value:g}, and has to be 0")
         elif (

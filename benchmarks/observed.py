@@ -3,7 +3,7 @@ them runs a console with an open page, against the same without; and once with 2
 
 Two clusters are given the same bursts of messages in turns, all of a burst shown at one instant; the first
 has no console. The figures compare the processor time of all nodes and slots for a message, which says the
-same on a busy machine. An open page hears the console's news, and loads its part of the overview again
+same on a busy machine. An open page receives the console's events, and loads its part of the overview again
 whenever that has changed, as browsers do.
 """
 
@@ -33,7 +33,7 @@ PAGES = 200
 
 class Watchers:
     """Look at nodes while they work: ``pages`` open pages of the first one's console, and the metrics of all
-    nodes, if told to. Counts how often metrics and parts of pages were read."""
+    nodes, if asked to. Counts how often metrics and parts of pages were read."""
 
     def __init__(self, pages: int, *, metrics: bool) -> None:
         self.metrics_read = 0
@@ -44,7 +44,7 @@ class Watchers:
 
     @contextlib.asynccontextmanager
     async def beside(self, nodes: Cluster) -> AsyncIterator[None]:
-        """Look while the nodes work. All pages have heard and shown news by then."""
+        """Measure while the nodes work. All pages have received and shown events by then."""
         pages = [member.load.metrics for member in await nodes.services.coordinator().members()]
         opened = [asyncio.Event() for _ in range(self._pages)]
         async with aiohttp.ClientSession() as session, entered(nodes.nodes[0].console) as operator:

@@ -7,7 +7,7 @@ all, one command in flight each.
 
 And what the table adds to the time of a command when there is no other: from the commit that adds it, by
 another connection, to the commit that closes it, less a round trip of the bare client. One wait for the disk
-is in that; how long one takes here is told beside it, and so is the time from the begin of the transaction
+is in that; how long one takes here is shown beside it, and so is the time from the begin of the transaction
 that adds, which has two.
 """
 

@@ -86,7 +86,7 @@ async def rate(path: Path, devices: Sequence[str], silent: float, seconds: float
         dispatching(f"sqlite:///{path}", server.url, outbox, [], 0) as running,
     ):
         refilling = asyncio.create_task(refill(running, answered))
-        while running.dispatcher.counts.sent < len(devices):  # noqa: ASYNC110 - it tells nobody
+        while running.dispatcher.counts.sent < len(devices):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(REFILL_S)
         await asyncio.sleep(WARM_S)
         if silent:  # those that do answer must not run out of commands
@@ -130,9 +130,9 @@ def main() -> None:
     best: dict[int, dict[str, float]] = {depth: {} for depth in asked.rows}
     for _ in range(3 if asked.full else 1):
         for depth in asked.rows:
-            told = asyncio.run(measure(depth, asked.devices, asked.silent, seconds))
-            best[depth] = {name: max(value, best[depth].get(name, 0.0)) for name, value in told.items()}
-            rates = ", ".join(f"{name} {value:,.0f}/s" for name, value in told.items())
+            rates_now = asyncio.run(measure(depth, asked.devices, asked.silent, seconds))
+            best[depth] = {name: max(value, best[depth].get(name, 0.0)) for name, value in rates_now.items()}
+            rates = ", ".join(f"{name} {value:,.0f}/s" for name, value in rates_now.items())
             report.say(f"    {depth:,} rows: {rates}")
     least, *_, most = best.values()
     report.figure("rate_1m_vs_10k", most["ready"] / least["ready"], "≥ 0.85")
@@ -142,7 +142,7 @@ def main() -> None:
         devices=asked.devices,
         durability={"holdfast": DURABILITY},
         rates={
-            str(depth): {name: round(value, 1) for name, value in told.items()}
-            for depth, told in best.items()
+            str(depth): {name: round(value, 1) for name, value in rates_now.items()}
+            for depth, rates_now in best.items()
         },
     )

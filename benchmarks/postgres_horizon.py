@@ -2,7 +2,7 @@
 messages against their start.
 
 As long as a transaction is open, PostgreSQL can remove nothing that was deleted since it began. Two are open
-here from the beginning to the end: one looks at all tables at one moment, as a dump does, and one has sent a
+here from the beginning to the end: one reads all tables as of one moment, as a dump does, and one has sent a
 message that isn't committed yet. A sender stays a little ahead of a receiver, which deletes what it gets;
 bodies have 200 bytes, and the disk confirms what is sent.
 """
@@ -51,11 +51,11 @@ WHERE schemaname = 'holdfast' AND relname = 'messages'"""
 async def held_open(url: str) -> AsyncIterator[psycopg.AsyncConnection]:
     """Both transactions; yields the connection of the one that has sent."""
     async with (
-        await psycopg.AsyncConnection.connect(url) as looks,
+        await psycopg.AsyncConnection.connect(url) as reader,
         await psycopg.AsyncConnection.connect(url) as sends,
     ):
-        await looks.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
-        await looks.execute(SNAPSHOT)
+        await reader.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
+        await reader.execute(SNAPSHOT)
         await sends.execute(
             "INSERT INTO holdfast.messages (queue, attributes, body) VALUES (%s, %s, %s)",
             ("horizon", "{}", HELD),
@@ -104,7 +104,7 @@ class Course(NamedTuple):
 
     def end_vs_start(self) -> tuple[float, float]:
         """What the last parts' median is of the first ones'."""
-        rates, cpu_us = (median(told[-COUNTED:]) / median(told[1 : 1 + COUNTED]) for told in self)
+        rates, cpu_us = (median(numbers[-COUNTED:]) / median(numbers[1 : 1 + COUNTED]) for numbers in self)
         return rates, cpu_us
 
 

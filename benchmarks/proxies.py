@@ -20,10 +20,10 @@ from holdfast.gateway.haproxy.binary import find
 from simulator.servers.loopback import HOST, free_port
 
 HEADER_BYTES = 2 * 1024
-"""What a buffer holds beside a body, as the gateway's do."""
+"""The room in a buffer beside the body, as in the gateway's buffers."""
 
 ERRORS_MAX = 0.01
-"""The share of requests that may fail, or the measurement tells nothing."""
+"""The share of requests that may fail, or the measurement is worthless."""
 
 
 class Cores(NamedTuple):
@@ -89,7 +89,7 @@ async def running(command: Sequence[str | Path], on: set[int], port: int) -> Asy
 
     async def answers() -> bool:
         if process.returncode is not None:
-            raise RuntimeError(f"{command[0]} ended at once")
+            raise RuntimeError(f"{command[0]} ended immediately")
         with contextlib.suppress(OSError):
             (await asyncio.open_connection(HOST, port))[1].close()
             return True
@@ -106,7 +106,7 @@ async def running(command: Sequence[str | Path], on: set[int], port: int) -> Asy
 
 @contextlib.asynccontextmanager
 async def backends(place: Path, names: Sequence[str], on: set[int]) -> AsyncIterator[list[str]]:
-    """Servers that answer at once, as the door of the node of that name would; gives their URLs."""
+    """Servers that answer immediately, as the node of that name would; yields their URLs."""
     ports = [free_port() for _ in names]
     servers = "\n".join(
         f"""server {{
@@ -198,16 +198,16 @@ class Load:
             self._wrk, "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(script), url,
             stdout=asyncio.subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, self._on),
         )  # fmt: skip
-        told = (await process.communicate())[0].decode()
-        per_s = float(_find(r"Requests/sec: *([\d.]+)", told))
-        failed = re.search(r"Non-2xx or 3xx responses: (\d+)", told)
-        broken = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", told)
+        output = (await process.communicate())[0].decode()
+        per_s = float(_find(r"Requests/sec: *([\d.]+)", output))
+        failed = re.search(r"Non-2xx or 3xx responses: (\d+)", output)
+        broken = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", output)
         errors = int(failed[1] if failed else 0) + sum(map(int, broken.groups() if broken else ()))
         if errors > per_s * seconds * ERRORS_MAX:
             raise RuntimeError(f"{errors:,} of {per_s * seconds:,.0f} requests to {url} failed")
         return Rate(
             per_s,
-            _ms(_find(r"99% +(\S+)", told)),
+            _ms(_find(r"99% +(\S+)", output)),
             errors,
             1e6 * (cpu_s(proxy) - before_s) / (per_s * seconds),
         )
@@ -230,10 +230,10 @@ end
 """
 
 
-def _find(pattern: str, told: str) -> str:
-    found = re.search(pattern, told)
+def _find(pattern: str, output: str) -> str:
+    found = re.search(pattern, output)
     if found is None:
-        raise RuntimeError(f"the load generator did not tell {pattern}:\n{told}")
+        raise RuntimeError(f"the load generator's output lacks {pattern}:\n{output}")
     return found[1]
 
 

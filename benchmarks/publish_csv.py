@@ -3,7 +3,7 @@
 Each runs in a process of its own, with default settings; what is timed begins after its imports. In that time
 Holdfast does more: it guards against formulas, checks every text, sums up what it sends, and renames or
 completes the file at its destination. The servers run beside it, on the same cores: pyftpdlib, and a store of
-the benchmark's own, for fauxqs takes 100 MB/s. Both write to disk; what they take of bytes alone is told.
+the benchmark's own, for fauxqs takes 100 MB/s. Both write to disk; their rate for plain bytes is shown.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ async def _measure(asked: argparse.Namespace) -> None:
         other = tables.make(folder / "other.parquet", 3 * rows if asked.full else rows // 3)
         async with FtpServer() as ftp, S3Store() as s3:
             os.environ.update(s3.environment())
-            told = ftp.url.replace("://", f"://{quote(ftp.user, safe='')}:{quote(ftp.password, safe='')}@")
-            runs = _runs(str(source), str(folder / "out.csv"), told)
+            login = ftp.url.replace("://", f"://{quote(ftp.user, safe='')}:{quote(ftp.password, safe='')}@")
+            runs = _runs(str(source), str(folder / "out.csv"), login)
             results = _rounds(
                 runs, asked.rounds or (3 if asked.full else 5), math.inf if asked.full else BUDGET_S, report
             )
             size = (ftp.files / NAME).stat().st_size
-            for name, push, url in (("FTP server", "bytes_to_ftp", told), ("store", "bytes_to_s3", S3)):
+            for name, push, url in (("FTP server", "bytes_to_ftp", login), ("store", "bytes_to_s3", S3)):
                 limits[name] = round(size / 1e6 / measure(PEERS, push, str(size), url).time_s)
             others = {
                 name: measure(module, "deliver_csv", str(other), url).peak_mb
-                for name, module, url in (("holdfast to FTP", ME, told), ("holdfast to S3", ME_S3, S3))
+                for name, module, url in (("holdfast to FTP", ME, login), ("holdfast to S3", ME_S3, S3))
             }
     report.say("  bytes alone, MB/s: " + ", ".join(f"{name} {limit}" for name, limit in limits.items()))
     _tell(report, rows, size, results, others, limits, full=asked.full)

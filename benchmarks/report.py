@@ -37,8 +37,8 @@ class Report:
         self.detail |= detail | {"arguments": sys.argv[1:]}
         self.detail["versions"] = versions(packages)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        told = ", ".join(f"{name} {number}" for name, number in self.detail["versions"].items())
-        self.say(f"on {cores} cores; {told}")
+        found = ", ".join(f"{name} {number}" for name, number in self.detail["versions"].items())
+        self.say(f"on {cores} cores; {found}")
         line = {"benchmark": self.name, "cores": cores, "figures": self.figures, "detail": self.detail}
         self.say(json.dumps(line, default=str))
 

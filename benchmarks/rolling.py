@@ -6,7 +6,7 @@ gateways. Clients send the messages of sixty streams at an even pace through the
 nodes are replaced one by one, then all gateways.
 
 - stall: the longest time from when a message was due to its answer, for each stream that the node owned, from
-  when the node is told to end. Undisturbed messages take ``undisturbed_p50_ms``.
+  when the node gets SIGTERM. Undisturbed messages take ``undisturbed_p50_ms``.
 - starting: the same while the new node starts, which takes processor time from all others on this machine.
 - errors: messages that were answered with anything but a result.
 - silent: in another release one of three nodes is stopped without a word; how long until all its streams have
@@ -176,7 +176,7 @@ async def released(folder: Path, **values: Any) -> AsyncIterator[Release]:
 
 
 async def silence(report: Report, folder: Path) -> None:
-    """A node stops without a word. Only the time without renewals tells others of it."""
+    """A node stops silently. Others notice only that it doesn't renew its membership."""
     async with released(folder) as release:
         clients = Clients(lambda: release.gateways.ready)
         sending = asyncio.create_task(clients.run())
@@ -204,12 +204,12 @@ async def measure(report: Report, folder: Path) -> None:
         for pod in release.nodes.begin_update():
             owned, begun = await release.owned(pod), time.monotonic()
             await release.nodes.add()
-            told = time.monotonic()
+            drained_at = time.monotonic()
             release.nodes.end(pod)
             await release.nodes.settled()
             await asyncio.sleep(SETTLE_S)
-            starting += map(max, clients.waits_ms(owned, begun, told - LEAD_S))
-            stalls += map(max, clients.waits_ms(owned, told - LEAD_S, time.monotonic() - SETTLE_S / 2))
+            starting += map(max, clients.waits_ms(owned, begun, drained_at - LEAD_S))
+            stalls += map(max, clients.waits_ms(owned, drained_at - LEAD_S, time.monotonic() - SETTLE_S / 2))
         since = time.monotonic()
         await release.gateways.roll()
         await release.gateways.settled()

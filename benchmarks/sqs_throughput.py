@@ -5,7 +5,7 @@ takes them stands still; the clock runs from when it goes on until the last is d
 more than that, each in one process with its best number of threads or tasks. The node also orders them, and
 stores state and results in Redis, in two processes (node and slot).
 
-``server_cpu`` tells how busy the server was, which is the limit on some machines.
+``server_cpu`` is how busy the server was, which is the limit on some machines.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Rate:
     cpu_us: float
     server_cpu: float
 
-    def told(self) -> dict[str, float]:
+    def numbers(self) -> dict[str, float]:
         """For the report."""
         return {
             "frames_per_s": round(self.per_s),
@@ -121,9 +121,9 @@ async def consumer(server: Server, name: str, queue_name: str, frames: int, work
         await started.output.readline()
         begin_at = await gathered(queue, frames, started.pid)
         servers = Usage(server.pid)
-        told = json.loads(await asyncio.wait_for(started.output.readline(), TIMEOUT_S))
-        took_s = told["end_at"] - begin_at
-        return Rate(frames / took_s, 1e6 * told["cpu_s"] / frames, servers.spent_s() / took_s)
+        ended = json.loads(await asyncio.wait_for(started.output.readline(), TIMEOUT_S))
+        took_s = ended["end_at"] - begin_at
+        return Rate(frames / took_s, 1e6 * ended["cpu_s"] / frames, servers.spent_s() / took_s)
 
 
 async def measure(frames: int, slots: int, rounds: int, full: bool, report: Report) -> None:
@@ -133,7 +133,7 @@ async def measure(frames: int, slots: int, rounds: int, full: bool, report: Repo
         for number in range(rounds):
             for name, rate in contenders(server, frames, slots, full, number).items():
                 rates.setdefault(name, []).append(await rate())
-                report.say(f"    {name} {rates[name][-1].told()}")
+                report.say(f"    {name} {rates[name][-1].numbers()}")
     best = {name: max(many, key=lambda rate: rate.per_s) for name, many in rates.items()}
     ours = best.pop("holdfast")
     name, theirs = max(best.items(), key=lambda item: item[1].per_s)
@@ -143,7 +143,7 @@ async def measure(frames: int, slots: int, rounds: int, full: bool, report: Repo
     report.figure("server_cpu", ours.server_cpu)
     report.detail |= {
         "best_consumer": name,
-        "rates": {name: [rate.told() for rate in many] for name, many in rates.items()},
+        "rates": {name: [rate.numbers() for rate in many] for name, many in rates.items()},
     }
 
 

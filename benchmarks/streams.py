@@ -79,7 +79,7 @@ async def show(
     lead_s: float,
     attributes: Callable[[], dict[str, str]] = dict,
 ) -> float:
-    """Send messages that show all at once, and return when they do; at which time, by the monotonic clock."""
+    """Send messages that all become visible together, and wait for that; returns its monotonic time."""
     clock = nodes.services.clock
     with nodes.sending(lead_s) as begin_at:
         bodies = (_body(n % keys, n // keys) for n in numbers)
@@ -125,21 +125,21 @@ def main() -> None:
         f" (Holdfast: {NODES} nodes with {asked.slots} slot(s))"
     )
     contenders: dict[str, Callable[[], float]] = {"holdfast": lambda: asyncio.run(holdfast(*size))}
-    told = {"holdfast": "SQLite; results and state confirmed by the disk before a message is deleted"}
+    durable = {"holdfast": "SQLite; results and state confirmed by the disk before a message is deleted"}
     if on_postgres:
         contenders |= {"sqlite": contenders["holdfast"], "holdfast": lambda: asyncio.run(on_a_server(*size))}
-        told |= {"sqlite": told["holdfast"], "holdfast": f"{POSTGRES}; state and results, as on SQLite"}
+        durable |= {"sqlite": durable["holdfast"], "holdfast": f"{POSTGRES}; state and results, as on SQLite"}
     targets = (POSTGRES_TARGETS if on_postgres else TARGETS) if not asked.alone else {}
     if on_postgres and not asked.alone:
         contenders["pgqueuer_jobs"] = lambda: measure_queue(PGQUEUER, asked.messages, processes, 1).per_s
-        told["pgqueuer_jobs"] = PGQUEUER.settings
+        durable["pgqueuer_jobs"] = PGQUEUER.settings
     elif not asked.alone:
         for name, module in PEERS.items():
             peer = importlib.import_module(module)  # only here: they are installed for benchmarks alone
             contenders[name] = partial(peer.measure, asked.messages, processes)
-            told[name] = peer.SETTINGS
+            durable[name] = peer.SETTINGS
     for name in contenders:
-        report.say(f"  {name}: {told[name]}")
+        report.say(f"  {name}: {durable[name]}")
     rounds = asked.rounds or (7 if asked.full else 3)
     rates = measure(contenders, rounds, math.inf if asked.full else BUDGET_S, report)
     middle = {name: median(measured) for name, measured in rates.items()}
@@ -154,7 +154,7 @@ def main() -> None:
         slots_per_node=asked.slots,
         worker_processes=processes,
         rates={name: [round(rate) for rate in measured] for name, measured in rates.items()},
-        durability=told,
+        durability=durable,
     )
 
 

@@ -40,7 +40,7 @@ BUDGET_S = 40.0
 CHECK_S = 0.02
 WARM_UP = 400
 CHUNK = 500
-"""Tasks that are sent together: for each such, how long until they show is reckoned anew."""
+"""Tasks that are sent together: the time until they become visible is computed for each batch."""
 
 LEAD_S, LEADS = 0.3, 3.0
 """Tasks show so long after their sending begins, and so many times longer than it should take."""
@@ -157,7 +157,7 @@ class Rounds:
         """Tasks a second in the middle round."""
         return median(self.rates)
 
-    def told(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, Any]:
         """All of it, for the report."""
         return {
             "tasks_per_s": [round(rate) for rate in self.rates],
@@ -211,15 +211,15 @@ def main() -> None:
         f" (Holdfast: {asked.nodes} nodes with {asked.slots} slot(s))"
     )
     contenders: dict[str, Contend] = {}
-    told: dict[str, str] = {}
+    durability: dict[str, str] = {}
     for kind in ["postgres"] if on_postgres else ["normal", "full"]:
         ours = partial(holdfast, kind, asked.tasks, asked.nodes, asked.slots, asked.ones)
         contenders[kind] = lambda ours=ours: asyncio.run(ours())  # type: ignore[misc]
-        told[kind] = DURABLE[kind]
+        durability[kind] = DURABLE[kind]
     for name in peers:
         contenders[name] = partial(measure_peer, QUEUES[name], asked.tasks, processes, asked.ones)
-        told[name] = QUEUES[name].settings
-    for name, text in told.items():
+        durability[name] = QUEUES[name].settings
+    for name, text in durability.items():
         report.say(f"  {name}: {text}")
     rounds = asked.rounds or (5 if asked.full else 3)
     found = measure(contenders, rounds, math.inf if asked.full or asked.rounds else BUDGET_S, report)
@@ -244,6 +244,6 @@ def main() -> None:
         nodes=asked.nodes,
         slots=asked.slots,
         worker_processes=processes,
-        measured={name: rounds.told() for name, rounds in found.items()},
-        durability=told,
+        measured={name: rounds.numbers() for name, rounds in found.items()},
+        durability=durability,
     )

@@ -38,7 +38,7 @@ class Driver(RedisDriver):
                 task.apply_async((n,), queue=parked("celery"), producer=producer)
 
     def unacknowledged(self) -> int:
-        """Celery keeps what is delivered until it is acknowledged."""
+        """Celery stores a delivered message until it is acknowledged."""
         return int(self.redis.hlen("unacked")) + int(self.redis.llen("celery"))
 
     def once(self, n: int) -> None:

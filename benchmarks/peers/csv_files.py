@@ -72,7 +72,7 @@ def bytes_to_ftp(size: str, url: str) -> None:
 
 
 def bytes_to_s3(size: str, url: str) -> None:
-    """The same, in parts of 8 MB, four at once."""
+    """The same, in parts of 8 MB, four at a time."""
     bucket = urlsplit(url).netloc
     s3 = boto3.client("s3")
     upload = s3.create_multipart_upload(Bucket=bucket, Key="bytes")["UploadId"]

@@ -41,7 +41,7 @@ class Driver(RedisDriver):
             together.execute()
 
     def unacknowledged(self) -> int:
-        """Dramatiq keeps each message until it is acknowledged."""
+        """Dramatiq stores each message until it is acknowledged."""
         return int(self.redis.hlen("dramatiq:default.msgs"))
 
     def once(self, n: int) -> None:

@@ -72,7 +72,7 @@ def _rate(messages: int, processes: int) -> float:
 
 
 def _show(place: Path) -> float:
-    """Bring what was enqueued aside before the workers, all at once; returns when."""
+    """Move the jobs that were enqueued aside into the workers' queue, all together; returns when."""
     connection = sqlite3.connect(place / "huey.db", timeout=30, isolation_level=None)
     try:
         connection.execute("UPDATE task SET queue = 'bench' WHERE queue = ?", (PARKED,))

@@ -24,7 +24,7 @@ from pgqueuer.queries import Queries
 from benchmarks.peers.task_postgres import CHECK_S, URL, PostgresDriver
 
 BATCH = 200
-"""Jobs that are fetched at once: the fastest of those that were tried (10 to 1000)."""
+"""Jobs per fetch: the fastest of those that were tried (10 to 1000)."""
 
 ENQUEUE = """
 INSERT INTO pgqueuer (priority, entrypoint, payload, status)
@@ -42,7 +42,7 @@ class Driver(PostgresDriver):
         connection.execute(ENQUEUE, (list(numbers),))
 
     def once(self, n: int) -> None:
-        """Send one, and look for its end."""
+        """Send one, and poll for its end."""
         self.enqueue(self.connection, range(n, n + 1))
         while self.has_left():
             time.sleep(CHECK_S)

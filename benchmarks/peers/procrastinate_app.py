@@ -19,7 +19,7 @@ from benchmarks.peers.task_postgres import CHECK_S, URL, PostgresDriver
 
 CONCURRENCY = 20
 CONNECTIONS = 8
-"""Tasks at once and connections, of each process: the fastest of those that were tried (1 to 100 tasks)."""
+"""Concurrent tasks and connections of each process: the fastest of those that were tried (1 to 100 tasks)."""
 
 app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=URL, max_size=CONNECTIONS))
 
@@ -45,7 +45,7 @@ class Driver(PostgresDriver):
         connection.execute(f"SELECT count(*) FROM unnest(procrastinate_defer_jobs_v1({jobs}))")
 
     def once(self, n: int) -> None:
-        """Send one, and look for its status, which is all that Procrastinate tells of outcomes."""
+        """Send one, and poll for its status: Procrastinate reports no more of outcomes."""
         self.enqueue(self.connection, range(n, n + 1))
         while self.has_left():
             time.sleep(CHECK_S)

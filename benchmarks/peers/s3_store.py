@@ -1,6 +1,6 @@
 """A store that takes files as S3 does, and little else: what a benchmark measures must not be its limit.
 
-It keeps what it is sent on disk, a file a part, and refuses a body that isn't the one that was signed. It
+It stores each part in a file on disk, and refuses a body that doesn't match its signature. It
 checks no signatures, and gives nothing back but sizes.
 """
 

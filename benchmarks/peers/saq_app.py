@@ -60,7 +60,7 @@ class Driver(RedisDriver):
         return int(self.redis.zcard("saq:default:incomplete"))
 
     def once(self, n: int) -> None:
-        """Send one, and look for its result: ``Queue.apply`` misses the news of quick jobs, and looks again
+        """Send one, and poll for its result: ``Queue.apply`` misses the news of quick jobs, and looks again
         only after a second."""
         self._runner.run(_once(n))
 

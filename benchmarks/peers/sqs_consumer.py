@@ -1,7 +1,7 @@
-"""What the SQS consumers of boto3 and aiobotocore have in common: what they process, and what they tell.
+"""What the SQS consumers of boto3 and aiobotocore have in common: their messages and their report.
 
 Each receives ten, decodes each frame, does nothing with it, and deletes the ten in one call; in as many
-threads or tasks as told, which share one client. Nothing is ordered, nothing is stored.
+threads or tasks, which share one client. Nothing is ordered, nothing is stored.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Consumed:
             self._tell()
 
     def _tell(self) -> None:
-        told = {"end_at": time.monotonic(), "cpu_s": time.process_time() - self.cpu_s}
-        print(json.dumps(told), flush=True)
+        numbers = {"end_at": time.monotonic(), "cpu_s": time.process_time() - self.cpu_s}
+        print(json.dumps(numbers), flush=True)
 
 
 def arguments() -> tuple[str, int, int]:

@@ -31,7 +31,7 @@ class RedisDriver:
         raise NotImplementedError
 
     def show(self) -> None:
-        """Rename, all at once."""
+        """Rename them all, atomically."""
         with self.redis.pipeline() as together:
             for key in self.keys:
                 together.rename(parked(key), key)

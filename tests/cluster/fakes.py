@@ -82,7 +82,7 @@ def make_host(
 
 
 class KeptSpans:
-    """An exporter of spans that keeps what it gets."""
+    """An exporter that stores its spans."""
 
     exported = dropped = 0
 

@@ -22,7 +22,7 @@ URL = "https://host/alerts"
 
 
 async def no_time() -> None:
-    """Takes effects at once."""
+    """Takes effects immediately."""
 
 
 class Office:

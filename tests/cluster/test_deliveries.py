@@ -181,7 +181,7 @@ async def test_without_its_letter_no_message_is_deleted(rig: Rig) -> None:
     await rig.tracker.settled()
     await settle_down()
     assert [message.id for message in rig.queue.standing.messages.values()] == ["m1"]
-    assert rig.reports == [], "its sender keeps it"
+    assert rig.reports == [], "its sender still has it"
     assert done == [1, 2], "the stream goes on"
     assert rig.log.events("error") == ["queue call refused"]
 
@@ -273,7 +273,7 @@ async def test_what_is_held_stays_invisible_ten_a_call(rig: Rig) -> None:
 
 
 async def test_what_is_yet_to_be_deleted_stays_invisible(rig: Rig) -> None:
-    """The queue takes what it is told for a while, and doesn't say so."""
+    """For a while, the queue accepts calls without confirming them."""
     messages = await rig.receive(2)
     deletes = rig.queue.failing["delete"] = [OutcomeUnknown("lost")] * 1000
     for message in messages:
@@ -312,7 +312,7 @@ async def test_an_extension_that_fails_costs_no_other_delivery(rig: Rig) -> None
     rig.queue.standing.extend = refuse  # type: ignore[method-assign]
     await rig.clock.sleep(5 * VISIBILITY_S)
     lapsed = await rig.queue.standing.receive(10, 0, VISIBILITY_S, "other")
-    assert len(lapsed) == 10, "those of its call"
+    assert len(lapsed) == 10, "the messages of its call"
     assert await rig.queue.standing.receive(10, 0, VISIBILITY_S, "other") == []
 
 
@@ -330,7 +330,7 @@ async def test_a_receipt_that_turns_out_stale_is_not_extended_again(rig: Rig) ->
 
 
 async def aged(rig: Rig, count: int = 1, place: Place | None = None) -> list[Held]:
-    """Messages that the queue lets nobody hold for much longer, and will be held all the same."""
+    """Messages whose deliveries the queue won't extend much longer, but that are still in use."""
     rig.queue.hold_max_s = rig.queue.standing.hold_max_s = 20 * VISIBILITY_S
     messages = await rig.receive(count)
     for message in messages:

@@ -12,7 +12,7 @@ from tests.cluster.fakes import Log
 
 
 class Counted(Startable):
-    """Notes what it is told, and takes a few turns of the loop for each."""
+    """Records each call, and takes a few turns of the loop for it."""
 
     def __init__(self, turns: int = 3) -> None:
         super().__init__()

@@ -157,7 +157,7 @@ async def test_past_its_deadline_it_trusts_itself_no_more(clock: Clock, town: To
     assert node.alive()
     await clock.sleep(1.7)
     assert not node.alive()
-    assert node.losses == 0, "nobody has said that it is lost"
+    assert node.losses == 0, "no node has reported it as lost"
 
 
 async def test_while_the_coordinator_is_silent_it_stands_and_not_a_moment_longer(
@@ -182,7 +182,7 @@ async def test_who_learns_that_others_reach_the_coordinator_stands_no_longer(
     node.membership.cut_off()
     node.coordinator.down = True
     await clock.sleep(2 * TTL_S)
-    assert (node.membership.alive, node.membership.stands) == (False, True), "told while it was alive"
+    assert (node.membership.alive, node.membership.stands) == (False, True), "notified while it was alive"
     node.membership.cut_off()
     await clock.sleep(2 * TTL_S)
     assert (node.membership.alive, node.membership.stands) == (False, False)
@@ -354,10 +354,10 @@ async def test_a_node_that_can_t_reach_itself_owns_nothing(clock: Clock, town: T
 async def test_an_address_where_another_answers_is_a_mistake_to_correct(town: Town) -> None:
     node = town.node("a")
 
-    async def stranger(request: Request) -> Reply:
+    async def answer(request: Request) -> Reply:
         return UnknownMember("another")
 
-    node.answer = stranger
+    node.answer = answer
     with pytest.raises(ConfigError, match="another node answers at sim://a; set advertise"):
         await node.start()
     assert await town.ids() == []
@@ -552,7 +552,7 @@ async def test_suspicions_of_one_member_are_looked_into_once_at_a_time(clock: Cl
     await asyncio.gather(*(a.membership.suspect(b.membership.id) for _ in range(10)))
     assert len(asked) == 1
     await a.membership.suspect(a.membership.id)
-    await a.membership.suspect("nobody")
+    await a.membership.suspect("missing")
     assert len(asked) == 1
 
 
@@ -599,7 +599,7 @@ async def test_another_program_s_worker_is_never_called(clock: Clock, town: Town
 
     async def answer(request: Request) -> Reply:
         asked.append(request)
-        return UnknownMember("somebody")
+        return UnknownMember("other")
 
     await MemoryPeer(town.network, worker.address).serve(answer)
     await town.coordinator.join(worker, 1e6)

@@ -97,10 +97,10 @@ async def rig(clock: Clock, tasks: Tasks) -> Rig:
     return Rig(clock, tasks)
 
 
-async def until(clock: Clock, holds: Callable[[], Any], limit_s: float = 60.0) -> None:
+async def until(clock: Clock, condition: Callable[[], Any], limit_s: float = 60.0) -> None:
     """In virtual time."""
     end_at = clock.monotonic() + limit_s
-    while not holds():
+    while not condition():
         assert clock.monotonic() < end_at
         await clock.sleep(0.01)
 
@@ -111,7 +111,7 @@ async def test_it_takes_what_comes_as_it_comes(clock: Clock, rig: Rig) -> None:
     await rig.send(b"1", b"2")
     await clock.wait(rig.took, 5)
     assert rig.bodies == [b"1", b"2"]
-    assert clock.monotonic() == began, "a long poll wakes at once"
+    assert clock.monotonic() == began, "a long poll wakes immediately"
     assert rig.stats.received == 2
 
 
@@ -138,7 +138,7 @@ async def test_without_a_membership_nothing_is_received(clock: Clock, rig: Rig) 
 
 
 async def test_past_the_deadline_of_a_membership_nothing_is_received(clock: Clock, rig: Rig) -> None:
-    rig.membership.alive = False  # though nobody has told the node that it isn't joined any more
+    rig.membership.alive = False  # the node doesn't know yet that it lost its membership
     await clock.sleep(LIMITS.receive_wait_s + 1)
     calls = rig.stats.receive_calls
     await rig.send(b"1")

@@ -28,11 +28,11 @@ def failing(*errors: Exception) -> Callable[[], Awaitable[str]]:
 
 
 async def test_a_call_is_repeated_with_growing_pauses_until_it_is_answered() -> None:
-    loop, clock, heard = asyncio.get_running_loop(), SystemClock(), list[Exception]()
+    loop, clock, errors_seen = asyncio.get_running_loop(), SystemClock(), list[Exception]()
     began_at = loop.time()
     errors = Unavailable("down"), OSError("no network"), OutcomeUnknown("lost"), Unavailable("down")
-    assert await retry_call(failing(*errors), clock, PAUSES, heard.append) == "answer"
-    assert heard == [*errors]
+    assert await retry_call(failing(*errors), clock, PAUSES, errors_seen.append) == "answer"
+    assert errors_seen == [*errors]
     assert loop.time() - began_at == pytest.approx(1 + 2 + 4 + 4)
 
 
@@ -46,10 +46,10 @@ async def test_an_error_that_the_caller_raises_ends_the_tries() -> None:
 
 
 async def test_an_error_that_is_no_failure_of_a_service_is_raised_at_once() -> None:
-    heard = list[Exception]()
+    errors_seen = list[Exception]()
     with pytest.raises(ZeroDivisionError):
-        await retry_call(failing(ZeroDivisionError()), SystemClock(), PAUSES, heard.append)
-    assert heard == []
+        await retry_call(failing(ZeroDivisionError()), SystemClock(), PAUSES, errors_seen.append)
+    assert errors_seen == []
 
 
 def test_only_errors_that_say_so_may_be_repeated() -> None:

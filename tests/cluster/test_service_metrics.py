@@ -1,4 +1,4 @@
-"""What services tell for the metrics: asked when somebody reads them, and left out where it isn't known."""
+"""Metrics of services: read when the page is read, and left out if unknown."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def _later(clock: Clock, event: asyncio.Event) -> None:
 
 async def test_the_risks_of_stores_and_the_health_of_databases_are_told(clock: Clock, tasks: Tasks) -> None:
     rig = Rig(clock, tasks)
-    rig.risks = [("state_url", Risk("", "failed", "it keeps nothing", "set appendonly"))]
+    rig.risks = [("state_url", Risk("", "failed", "it stores nothing", "set appendonly"))]
     rig.health = {
         "state_url": DatabaseHealth({"transaction": 900.0}, {"slot": 4}, {"messages": 7}, {"messages": 2})
     }

@@ -18,7 +18,7 @@ DRAIN_S = 20.0
 
 
 class Child:
-    """A process that ends when it is told to, or only when it is killed."""
+    """A process that ends on SIGTERM, or only on SIGKILL."""
 
     def __init__(self, pid: int, name: str, obedient: bool) -> None:
         self.pid = pid

@@ -21,9 +21,9 @@ def test_the_flag_of_a_stranger_does_not_decide_what_is_recorded() -> None:
     none, _ = tracer(0.0)
     every, _ = tracer(1.0)
     for flag in ("00", "01", "ff"):
-        told = f"00-{TRACE}-{SPAN}-{flag}"
-        assert none.place(told) is None
-        assert every.place(told) == TraceContext(TRACE, SPAN)
+        parent = f"00-{TRACE}-{SPAN}-{flag}"
+        assert none.place(parent) is None
+        assert every.place(parent) == TraceContext(TRACE, SPAN)
 
 
 def test_a_share_of_what_comes_without_a_trace_begins_one_that_every_node_records() -> None:

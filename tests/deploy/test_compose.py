@@ -111,7 +111,7 @@ class Here:
         self._database = database
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def _told(self, text: str) -> str:
+    def _filled_in(self, text: str) -> str:
         text = text.replace("/opt/holdfast/bin/python", sys.executable).replace("$(hostname)", "127.0.0.1")
         text = text.replace("0.0.0.0", "127.0.0.1").replace("/keys/", f"{self.folder}/")
         text = text.replace("file:/objects", f"file:{self.folder}/objects")
@@ -121,10 +121,10 @@ class Here:
 
     def start(self, name: str) -> subprocess.Popen[bytes]:
         service = services()[name]
-        told = {key: self._told(value) for key, value in service["environment"].items()}
-        variables = told | {"HOLDFAST_URL": self._database}
+        given = {key: self._filled_in(value) for key, value in service["environment"].items()}
+        variables = given | {"HOLDFAST_URL": self._database}
         entry = service.get("entrypoint") or [sys.executable, "-m", "holdfast"]
-        command = [self._told(part) for part in (*entry, *service["command"])]
+        command = [self._filled_in(part) for part in (*entry, *service["command"])]
         kept = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
         process = subprocess.Popen(command, cwd=self.folder, env=kept | variables)
         self.processes.append(process)
@@ -132,12 +132,12 @@ class Here:
 
     def healthy(self) -> bool:
         """What the nodes' own probe says."""
-        probe = [self._told(part) for part in services()["nodes"]["healthcheck"]["test"][1:]]
+        probe = [self._filled_in(part) for part in services()["nodes"]["healthcheck"]["test"][1:]]
         return subprocess.run(probe, capture_output=True, check=False).returncode == 0
 
     async def answers(self, name: str) -> None:
         """The health check of the image succeeds in a service that has none of its own."""
-        asked_port = {"HOLDFAST_PORT": self._told(services()[name]["environment"]["HOLDFAST_PORT"])}
+        asked_port = {"HOLDFAST_PORT": self._filled_in(services()[name]["environment"]["HOLDFAST_PORT"])}
 
         async def asked() -> bool:
             probe = [sys.executable, *LIVE[1:]]
@@ -163,7 +163,7 @@ def here(tmp_path: Path) -> Iterator[Here]:
 
 
 @pytest.mark.slow
-def test_nodes_gateway_and_console_start_with_their_own_commands_and_end_when_told(here: Here) -> None:
+def test_nodes_gateway_and_console_start_with_their_own_commands_and_end_on_sigterm(here: Here) -> None:
     holdfast = [sys.executable, "-m", "holdfast"]
     for made in (
         ["gateway-key", "camera-1", "--keys", "clients.keys"],

@@ -46,11 +46,11 @@ def test_it_is_stopped_later_than_its_drain_may_take() -> None:
 
 
 @pytest.mark.nightly
-def test_the_node_starts_with_its_own_command_is_found_healthy_and_ends_when_told(tmp_path: Path) -> None:
+def test_the_node_starts_with_its_own_command_is_found_healthy_and_ends_on_sigterm(tmp_path: Path) -> None:
     (tmp_path / "streams.py").write_text(APP)
     port = str(free_port())
 
-    def told(text: str) -> str:
+    def filled_in(text: str) -> str:
         text = text.replace("/opt/holdfast/bin/python", sys.executable).replace(
             "myproject.streams", "streams"
         )
@@ -62,9 +62,9 @@ def test_the_node_starts_with_its_own_command_is_found_healthy_and_ends_when_tol
 
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     given = {"HOLDFAST_URL": f"sqlite:///{tmp_path}/holdfast.db", "HOLDFAST_DRAIN_TIMEOUT_S": "90"}
-    command = [told(part) for part in (*NODE["entryPoint"], *NODE["command"])]
+    command = [filled_in(part) for part in (*NODE["entryPoint"], *NODE["command"])]
     node = subprocess.Popen(command, cwd=tmp_path, env=kept | given)
-    probe = [told(part) for part in NODE["healthCheck"]["command"][1:]]
+    probe = [filled_in(part) for part in NODE["healthCheck"]["command"][1:]]
 
     async def healthy() -> bool:
         ran = await asyncio.to_thread(subprocess.run, probe, capture_output=True, check=False)

@@ -37,13 +37,13 @@ def test_a_name_that_nothing_shows_is_refused() -> None:
     )
     check("here", 'sum by (job, stream) (holdfast_held{stream="s"}) > 0', known)
     check("here", "sum by (le) (rate(holdfast_commit_seconds_bucket[5m]))", known)
-    for expr, told in {
+    for expr, error in {
         "holdfast_hold > 0": "nothing shows holdfast_hold",
         "rate(holdfast_commit_seconds[5m])": "nothing shows holdfast_commit_seconds",
         'holdfast_held{key="s"}': "holdfast_held has no label key",
         "sum by (key) (holdfast_held)": "no metric there has the label key",
     }.items():
-        with pytest.raises(UnknownMetric, match=told):
+        with pytest.raises(UnknownMetric, match=error):
             check("here", expr, known)
 
 

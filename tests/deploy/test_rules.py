@@ -21,7 +21,7 @@ BROKEN_AT = 40
 
 
 def gauge(name: str, well: float, ill: float, labels: str = "") -> dict[str, tuple[str, str]]:
-    """A number that changes at once."""
+    """A number that changes in one step."""
     return {_named(name, labels): (f"{well}x{BROKEN_AT - 1}", f"{ill}x{MINUTES - BROKEN_AT}")}
 
 
@@ -139,7 +139,7 @@ def test_an_alert_fires_on_its_fault_and_not_before(tmp_path: Path, alert: Any) 
 
 
 def test_nothing_fires_while_all_is_well(tmp_path: Path) -> None:
-    """All series at once, none of them faulty."""
+    """All series together, none of them faulty."""
     well: dict[str, str] = {}
     for given in FAULTS.values():
         for name, (before, _) in given.items():
@@ -151,7 +151,7 @@ def test_nothing_fires_while_all_is_well(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_a_queue_that_is_worked_off_and_a_node_that_drains_alert_nobody(tmp_path: Path) -> None:
-    """An old queue that is worked off isn't told of, nor a node that drains."""
+    """No alert for an old queue that becomes shorter, nor for a node that drains."""
     falling = {_named("holdfast_queue_age_seconds", QUEUE): (f"6000-60x{MINUTES}", "")}
     draining = gauge("holdfast_member", 1, 0) | gauge("holdfast_draining", 0, 1)
     old_but_still = gauge("holdfast_queue_messages", 5000, 5000, f'{QUEUE}, state="ready"')
@@ -165,8 +165,8 @@ def test_a_queue_that_is_worked_off_and_a_node_that_drains_alert_nobody(tmp_path
     )
 
 
-def test_the_fault_of_one_cluster_is_told_under_its_name_only(tmp_path: Path) -> None:
-    """One cluster's fault is told once, under its own name."""
+def test_the_fault_of_one_cluster_gives_an_alert_with_only_its_name(tmp_path: Path) -> None:
+    """One cluster's fault gives one alert, under its own name."""
     parked = "holdfast_parked_streams"
     given = [
         {"series": f'{parked}{{job="holdfast-{city}", instance="{n}"}}', "values": f"{number}x{MINUTES}"}

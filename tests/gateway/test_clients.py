@@ -189,7 +189,7 @@ async def test_keys_are_read_again_when_their_file_changes(
         async with asyncio.timeout(PATIENCE_S):
             while (await place.post(new))[0] != 200:
                 await clients_read(place)
-        assert (await place.post(old))[0] == 200, "two are valid at once"
+        assert (await place.post(old))[0] == 200, "two keys are valid at the same time"
         write(file, f"camera-7 {digest_of(new)}")
         async with asyncio.timeout(PATIENCE_S):
             while (await place.post(old))[0] != 401:
@@ -202,7 +202,7 @@ def write(file: Path, line: str) -> None:
 
 
 async def clients_read(place: Place) -> None:
-    """A moment: the file is looked at every second."""
+    """Long enough: the file is checked every second."""
     await asyncio.wait([asyncio.create_task(place.get("/healthz"))], timeout=0.1)
 
 
@@ -350,7 +350,7 @@ async def test_haproxy_starts_though_its_listener_has_a_higher_number_than_it_se
 
 
 async def said(port: int) -> bytes:
-    """All that a connection hears that says nothing, until it ends."""
+    """All that a silent connection receives until it ends."""
     with contextlib.suppress(ConnectionError):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         with contextlib.closing(writer):
@@ -370,7 +370,7 @@ async def test_a_message_of_a_camera_that_can_t_be_read_takes_no_number(
             await camera.send_bytes(b"\xff\xd8\xff")
             said = [msgspec.json.decode((await camera.receive()).data) for _ in range(3)]
         assert [one.get("problem", {}).get("status") for one in said] == [None, 400, None]
-        assert {taken.place.seq for taken in place.node.taken} == {0, 1}, "on their way at once"
+        assert {taken.place.seq for taken in place.node.taken} == {0, 1}, "both were sent at the same time"
 
 
 @pytest.mark.parametrize("names", [(), ("nodes.example",)], ids=["by address", "by one name for all"])
@@ -399,7 +399,7 @@ async def test_authorities_that_can_not_be_read_again_keep_no_haproxy_from_start
 
 
 class Leaping(SystemClock):
-    """A clock whose first sleep is over at once, and the second never."""
+    """A clock whose first sleep ends immediately, and the second never."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

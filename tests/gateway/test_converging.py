@@ -82,7 +82,7 @@ class Rig:
         self.view.start()
 
     def follow(self) -> None:
-        """What HAProxy is told."""
+        """The commands to HAProxy."""
         for key, route in self.routes.changed().items():
             self.copy.pop(key, None)
             if route is not None:
@@ -114,7 +114,7 @@ class Rig:
 async def play(steps: list[tuple[str, str, str]]) -> None:
     rig = Rig()
     for step in steps:
-        with contextlib.suppress(HoldfastError):  # a member that is none, or nobody to ask
+        with contextlib.suppress(HoldfastError):  # an unknown member, or no owner
             await rig.do(*step)
         rig.follow()
     rig.wire.cut = False
@@ -139,7 +139,7 @@ def test_the_routes_of_a_gateway_converge_to_the_claims(steps: list[tuple[str, s
 
 
 def test_a_claim_that_went_by_unseen_is_found() -> None:
-    """The route is to the first owner, and nobody told of the second."""
+    """The route goes to the first owner, and no notification named the second."""
     steps: list[Any] = [
         ("join", "a", None), ("join", "b", None), ("claim", "a", KEYS[0]), ("wait", None, None),
         ("resolve", None, KEYS[0]), ("cut off", None, None), ("transfer", "b", KEYS[0]), ("wait", None, None),

@@ -37,7 +37,7 @@ class Nodes:
         self.headers: list[Mapping[str, str]] = []
 
     async def resolve(self, key: str) -> Member:
-        """The owner of every key, as far as this gateway is told."""
+        """The owner of every key, as this gateway knows it."""
         route = self.routes.get(key)
         return self.members[route.member if route is not None else self.owner]
 
@@ -78,7 +78,7 @@ class Nodes:
         raise web.HTTPTemporaryRedirect(f"{self.members['good'].address}{request.path}")
 
     async def away(self, request: web.Request) -> web.Response:
-        """Owns a stream whose effects nobody takes."""
+        """Owns a stream whose effects no target takes."""
         return problem.response(TargetAway("its effects wait for 'alert'", 30.0))
 
     async def good(self, request: web.Request) -> web.Response:
@@ -176,7 +176,7 @@ async def test_a_connection_that_breaks_is_a_reason_to_look(nodes: Nodes, forwar
 async def test_who_is_cut_off_asks_another_node_than_the_one_that_can_not_be_reached(
     nodes: Nodes, forwarder: Forwarder
 ) -> None:
-    """The coordinator is as far away: it neither hears of the death nor tells of the next owner."""
+    """The coordinator is unreachable too: it neither learns of the death nor names the next owner."""
     nodes.cut_off = True
     nodes.members["silent"] = Member("silent", "silent", "http://127.0.0.1:9")
     nodes.routes.answered("s/k", "silent", 7)

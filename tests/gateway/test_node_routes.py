@@ -1,4 +1,4 @@
-"""A node's door: what clients may send, and what they are told."""
+"""A node's HTTP routes: what clients may send, and the responses."""
 
 import base64
 import gzip
@@ -45,7 +45,7 @@ class Item(msgspec.Struct):
 
 
 class Taken:
-    """Stands for the node behind the door: notes what came, answers as it is told."""
+    """A fake node behind the routes: records the requests, and answers as configured."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, Place, bytes, float]] = []
@@ -110,7 +110,7 @@ def post(client: Client, path: str, stream: str, body: Any = b"x", **headers: st
     return client.session.post(url, data=body, headers=sent)
 
 
-async def told(response: aiohttp.ClientResponse) -> dict[str, Any]:
+async def body_of(response: aiohttp.ClientResponse) -> dict[str, Any]:
     assert response.content_type == "application/problem+json"
     problem: dict[str, Any] = msgspec.json.decode(await response.read())
     assert problem["status"] == response.status
@@ -169,7 +169,7 @@ async def test_json_that_contradicts_the_request_is_refused(
     sent = {"Content_Type": "application/json"} | headers
     async with post(client, f"/process/{path}", "json", body, **sent) as response:
         assert response.status == 400
-        assert said in (await told(response))["detail"]
+        assert said in (await body_of(response))["detail"]
     assert taken.calls == []
 
 
@@ -249,7 +249,7 @@ async def test_bad_requests_are_told_what_is_wrong(
 ) -> None:
     async with post(client, "/process/k", stream, body, **headers) as response:
         assert response.status == status
-        assert said in (await told(response))["detail"]
+        assert said in (await body_of(response))["detail"]
     assert taken.calls == []
 
 
@@ -265,7 +265,7 @@ async def test_a_stream_that_is_not_named_rightly_is_told_by_where_it_is_named(
 ) -> None:
     async with post(client, f"/process/k{query}", "", b"x", X_Seq="1") as response:
         assert response.status == 404
-        assert (await told(response))["detail"] == said
+        assert (await body_of(response))["detail"] == said
     assert taken.calls == []
 
 
@@ -280,7 +280,7 @@ async def test_a_stream_that_is_not_named_rightly_is_told_by_where_it_is_named(
         (Busy("full", 1.5), 429, {"Retry-After": "2"}),
         (TargetAway("a target is away", 41.2), 503, {"Retry-After": "42"}),
         (Unavailable("not now"), 503, {"Retry-After": "1"}),
-        (SetAside("told to fail"), 422, {}),
+        (SetAside("it must fail"), 422, {}),
         (OutcomeUnknown("too late"), 504, {}),
     ],
 )
@@ -290,20 +290,20 @@ async def test_every_error_is_told_as_a_problem_with_its_status(
     taken.answer = error
     async with post(client, "/process/k", "raw", X_Seq="0", traceparent="00-1-2-01") as response:
         assert response.status == status
-        assert (await told(response))["detail"] == str(error)
+        assert (await body_of(response))["detail"] == str(error)
         assert headers.items() <= dict(response.headers).items()
         assert response.headers["traceparent"] == "00-1-2-01"
 
 
 @pytest.mark.parametrize(
-    "told, kept",
+    "sent, kept",
     [("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", True), ("00-1-2-01", False), ("", False)],
 )
 async def test_the_place_of_a_request_in_a_trace_is_that_of_its_message(
-    client: Client, taken: Taken, told: str, kept: bool
+    client: Client, taken: Taken, sent: str, kept: bool
 ) -> None:
-    async with post(client, "/process/k", "json", b'{"a": 1}', X_Seq="0", X_Run="0", traceparent=told):
-        assert taken.attributes == ([{"traceparent": told}] if kept else [{}])
+    async with post(client, "/process/k", "json", b'{"a": 1}', X_Seq="0", X_Run="0", traceparent=sent):
+        assert taken.attributes == ([{"traceparent": sent}] if kept else [{}])
 
 
 @pytest.mark.parametrize("kind", [SetAside, InvalidMessage, Unavailable])
@@ -312,7 +312,7 @@ async def test_the_detail_of_a_problem_hides_secrets(
 ) -> None:
     taken.answer = kind("at redis://user:hunter2@host?token=hunter2")
     async with post(client, "/process/k", "raw", X_Seq="0") as response:
-        assert (await told(response))["detail"] == "at redis://user:***@host?token=***"
+        assert (await body_of(response))["detail"] == "at redis://user:***@host?token=***"
 
 
 async def test_a_request_without_the_secret_gets_401(taken: Taken) -> None:
@@ -388,7 +388,7 @@ async def test_texts_of_a_stream_of_bytes_are_numbered(client: Client, taken: Ta
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("query", ["?stream=raw&seq=x", "?stream=raw&run=-1", "?stream=nobody"])
+@pytest.mark.parametrize("query", ["?stream=raw&seq=x", "?stream=raw&run=-1", "?stream=other"])
 async def test_a_bad_websocket_is_refused_before_it_is_one(client: Client, query: str) -> None:
     with pytest.raises(aiohttp.WSServerHandshakeError) as refusal:
         await client.ws_connect(f"/process/cam-1{query}")

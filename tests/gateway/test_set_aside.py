@@ -20,12 +20,12 @@ PATH = "/process/k%C3%A4se%2F1"
 
 
 class Strict(StreamHandler[bytes]):
-    """Takes what it is told to take."""
+    """Refuses what ``refused`` names."""
 
     refused = b""
 
     def process(self, message: bytes, context: Context) -> Any:
-        assert message != Strict.refused, "told to fail"
+        assert message != Strict.refused, "it must fail"
         return message.decode()
 
 

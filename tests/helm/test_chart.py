@@ -197,8 +197,8 @@ def closed(name: str, pod: Manifest) -> None:
         assert mounts <= {volume["name"] for volume in pod["volumes"]}
         assert not any("subPath" in mount for mount in container.get("volumeMounts", [])), "never updated"
     for variable in variables(pod):
-        told = variable.removeprefix("HOLDFAST_").lower()
-        assert not variable.startswith("HOLDFAST_") or told in Config.model_fields, variable
+        setting = variable.removeprefix("HOLDFAST_").lower()
+        assert not variable.startswith("HOLDFAST_") or setting in Config.model_fields, variable
 
 
 @pytest.mark.parametrize("program", HELMS)
@@ -251,7 +251,7 @@ def test_all_values_are_changed_by_some_test() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name, value, told",
+    "name, value, error",
     [
         ("settings.visibilty_s", 20, "visibilty_s"),
         ("settings.ttl_s", "soon", "ttl_s"),
@@ -301,9 +301,9 @@ def test_all_values_are_changed_by_some_test() -> None:
         ("groups", {"a": {"app": "a:app", "image": {"tag": "latest"}}}, "tag"),
     ],
 )
-def test_a_wrong_value_is_refused_by_name(name: str, value: object, told: str) -> None:
+def test_a_wrong_value_is_refused_by_name(name: str, value: object, error: str) -> None:
     for program in HELMS:
-        assert told in refusal(POSTGRES, program, **{name: value})
+        assert error in refusal(POSTGRES, program, **{name: value})
 
 
 def examples_of_the_page() -> list[str]:
@@ -332,20 +332,20 @@ def test_a_console_that_believes_a_proxy_is_reached_by_that_alone() -> None:
 
 def test_objects_in_files_are_on_a_volume_that_all_pods_share() -> None:
     shared = {"name": "objects", "persistentVolumeClaim": {"claimName": "objects"}}
-    told = {"settings.objects_url": "file:/objects", "nodes.volumes": [shared]}
-    valid(manifests(POSTGRES, **told))
+    values = {"settings.objects_url": "file:/objects", "nodes.volumes": [shared]}
+    valid(manifests(POSTGRES, **values))
 
 
-def test_pods_connect_only_where_they_are_told_to() -> None:
-    told = [{"ports": [{"port": 5432}]}]
-    policies = of_kind(manifests(POSTGRES, networkPolicy__egress=told), "NetworkPolicy")
+def test_pods_connect_only_where_values_allow() -> None:
+    allowed = [{"ports": [{"port": 5432}]}]
+    policies = of_kind(manifests(POSTGRES, networkPolicy__egress=allowed), "NetworkPolicy")
     assert {name.rpartition("-")[2] for name in policies} == {"nodes", "gateway", "console", "migrate"}
     for policy in policies.values():
         assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
         names, ours, given = policy["spec"]["egress"]
         assert {each["port"] for each in names["ports"]} == {53}
         assert ours["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "cams"
-        assert given == told[0]
+        assert given == allowed[0]
     for policy in of_kind(manifests(POSTGRES), "NetworkPolicy").values():
         assert policy["spec"]["policyTypes"] == ["Ingress"]
 
@@ -386,18 +386,18 @@ async def test_the_program_of_a_test_fails_where_something_does_not_answer(unuse
             assert await asked.wait() == code
 
 
-async def test_kubernetes_is_told_which_nodes_do_least(tmp_path: Path) -> None:
-    told: dict[str, str] = {}
-    all_told = asyncio.Event()
+async def test_pods_are_annotated_with_their_nodes_load(tmp_path: Path) -> None:
+    costs: dict[str, str] = {}
+    all_annotated = asyncio.Event()
 
     async def patch(request: web.Request) -> web.Response:
         assert request.content_type == "application/merge-patch+json"
         assert request.headers["Authorization"] == "Bearer of-the-costs"
         if (pod := request.match_info["pod"]) == "elsewhere":
             return web.Response(status=404)
-        (told[pod],) = (await request.json())["metadata"]["annotations"].values()
-        if len(told) == 3:
-            all_told.set()
+        (costs[pod],) = (await request.json())["metadata"]["annotations"].values()
+        if len(costs) == 3:
+            all_annotated.set()
         return web.json_response({})
 
     loads = {
@@ -417,17 +417,17 @@ async def test_kubernetes_is_told_which_nodes_do_least(tmp_path: Path) -> None:
     program, _, namespace, _, _ = pod["containers"][0]["args"]
     async with TestServer(app) as cluster:
         api = str(cluster.make_url("/")).rstrip("/")
-        telling = await asyncio.create_subprocess_exec(
+        script = await asyncio.create_subprocess_exec(
             sys.executable, "-Ic", program, api, namespace, tmp_path, "30",
             env={"PATH": os.environ["PATH"], "HOLDFAST_URL": url},
         )  # fmt: skip
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await all_told.wait()
+                await all_annotated.wait()
         finally:
-            telling.kill()
-            await telling.wait()
-    assert told == {"idle": "0", "streams": "7", "tasks": "2001"}
+            script.kill()
+            await script.wait()
+    assert costs == {"idle": "0", "streams": "7", "tasks": "2001"}
 
 
 def test_only_the_pod_that_tells_costs_may_patch_pods() -> None:
@@ -488,8 +488,8 @@ def test_an_update_ends_no_node_before_another_is_ready() -> None:
 def test_the_grace_period_covers_a_receive_and_two_drains() -> None:
     usual = Config.model_fields
     for drain_s in (None, 12.5, 60, 120):
-        told = {} if drain_s is None else {"settings.drain_timeout_s": drain_s}
-        pod = pods(manifests(POSTGRES, **told))["cams-holdfast-main"]
+        values = {} if drain_s is None else {"settings.drain_timeout_s": drain_s}
+        pod = pods(manifests(POSTGRES, **values))["cams-holdfast-main"]
         longest_s = usual["receive_wait_s"].default + 2 * (drain_s or usual["drain_timeout_s"].default)
         assert pod["terminationGracePeriodSeconds"] == math.ceil(longest_s) + 15
         assert "lifecycle" not in pod["containers"][0], "SIGTERM drains"
@@ -552,11 +552,11 @@ def test_groups_have_their_own_app_settings_budget_and_scaler() -> None:
         assert ("replicas" in deployment["spec"]) != scaled, "an upgrade would undo the scaler's work"
 
 
-def test_other_labels_tell_a_release_apart_where_prometheus_gives_them() -> None:
-    told = {"kind": "keda", "app": "a", "selector": 'cluster="north",job="nodes"'}
-    found = manifests(POSTGRES, **{"nodes.autoscaling": told})
-    (scaler,) = of_kind(found, "ScaledObject").values()
-    query = scaler["spec"]["triggers"][0]["metadata"]["query"]
+def test_other_labels_select_a_release_in_prometheus() -> None:
+    scaler = {"kind": "keda", "app": "a", "selector": 'cluster="north",job="nodes"'}
+    found = manifests(POSTGRES, **{"nodes.autoscaling": scaler})
+    (scaled,) = of_kind(found, "ScaledObject").values()
+    query = scaled["spec"]["triggers"][0]["metadata"]["query"]
     assert query == 'max(holdfast_nodes_wanted{app="a",cluster="north",job="nodes"})'
 
 

@@ -75,7 +75,7 @@ async def test_scaling_up_and_down_fails_no_request(tmp_path: Path) -> None:
 
 
 async def test_nodes_that_are_killed_or_fall_silent_fail_no_request(tmp_path: Path) -> None:
-    """The silent one stays so until others answer for all its streams: only its `ttl_s` tells them of it."""
+    """The silent one stays so until others answer for all its streams: only its `ttl_s` shows them."""
     async with released(tmp_path, settings={"ttl_s": TTL_S}) as release:
         killed, silent, _ = release.nodes.pods
 

@@ -10,7 +10,7 @@ from holdfast.devices.rules.device_queue import Patience
 from holdfast.devices.rules.presence import PresenceRules
 
 NO_RECEIVER = "http://127.0.0.1:9/hook"
-"""A webhook that nobody serves."""
+"""A webhook without a server."""
 
 working = App("working")
 opening = App("opening")
@@ -50,7 +50,7 @@ def dying(message: dict[str, Any], context: Context) -> None:
 
 @working.task("failing", tries=1)
 def failing(body: dict[str, Any], job: Job) -> None:
-    raise ValueError("told to fail")
+    raise ValueError("it must fail")
 
 
 if "CHAOS_PLACE" in os.environ and "holdfast-slot" not in sys.argv:

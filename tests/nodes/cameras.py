@@ -1,4 +1,4 @@
-"""Clients of gateways: cameras that send frame after frame, and check what they are told."""
+"""Clients of gateways: cameras that send frame after frame, and check the responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Said(NamedTuple):
 
 
 class Camera:
-    """One client: sends its frames one after the other, and keeps what it is told. ``patient``: sends what
+    """One client: sends its frames one after the other, and stores the responses. ``patient``: sends what
     failed again, to the next gateway."""
 
     def __init__(self, key: str, *, timeout_s: float = 30.0, patient: bool = False) -> None:
@@ -80,7 +80,7 @@ class Camera:
 
 
 class Cameras:
-    """All clients of a test; ``settings`` are those of each :class:`Camera`."""
+    """All clients of a test; ``settings`` are the arguments of each :class:`Camera`."""
 
     def __init__(self, session: aiohttp.ClientSession, gateways: list[str], **settings: Any) -> None:
         self.session = session

@@ -26,14 +26,14 @@ seeing = App("seeing")
 both = App("both")
 archived = App("archived")
 
-__all__ = ["acting"]  # its nodes stop where told too
+__all__ = ["acting"]  # its nodes can be stopped too
 
 ARCHIVE = Path(os.environ.get("CHAOS_PLACE", "node")).parent / "archive"
 """The archive of all nodes."""
 
 
 def fail() -> None:
-    raise ValueError("told to fail")
+    raise ValueError("it must fail")
 
 
 def hang() -> None:
@@ -140,7 +140,7 @@ def stop_where_told(place: Path) -> None:
             on_their_way.pop(wanted.id, None)
 
     def stopping_acquire(self: sqlite_lock.WriteLock) -> None:
-        # Whoever stops while it holds the lock is killed for it; here it does not hold it yet.
+        # A process that stops with the lock is killed for it. Here it does not have it yet.
         if (coming := list(on_their_way.values())) and obey("stop-before-commit", *coming):
             threading.Event().wait(0.1)  # a stop reaches this thread a moment later, and must find it here
         acquire(self)

@@ -76,7 +76,7 @@ class Process:
     def events(self) -> list[dict[str, Any]]:
         """What the node has logged; lines that are no JSON as ``{"event": line}``."""
         with self._log.open("rb") as log:
-            log.seek(self._read_to)  # tests look many times a second, and logs are long
+            log.seek(self._read_to)  # tests read it many times a second, and logs are long
             whole, end, _ = log.read().rpartition(b"\n")
         self._read_to += len(whole + end)
         for line in whole.decode().splitlines():
@@ -223,7 +223,7 @@ class Cluster:
 
     async def send(self, key: str, do: str = "", count: int = 1) -> int:
         """Send the next messages of a key; returns the first one's seq."""
-        async with self._sending[key]:  # one after another: a FIFO queue keeps them as they come
+        async with self._sending[key]:  # one after another: a FIFO queue stores them in order of arrival
             first = self.sent[key]
             self.sent[key] += count
             for start in range(first, first + count, BATCH):
@@ -276,12 +276,12 @@ class Cluster:
             async with self._more:
                 self._more.notify_all()
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait for results until ``holds`` does."""
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for results until ``condition`` is true."""
         async with self._more:
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    await self._more.wait_for(holds)
+                    await self._more.wait_for(condition)
             except TimeoutError:
                 raise AssertionError(await self._story()) from None
 
@@ -325,7 +325,7 @@ class Cluster:
 
     async def check(self, set_aside: Iterable[tuple[str, int]] = (), alive: Iterable[str] = ()) -> None:
         """Nothing lost, each stream in order and once, no zombie's commit, dead letters exactly those of
-        ``set_aside``, every stream owned by one of the nodes ``alive`` or by nobody."""
+        ``set_aside``, every stream owned by one of the nodes ``alive`` or by none."""
         aside = set(set_aside)
         await self.until_all()
         letters = await self.letters()
@@ -354,7 +354,7 @@ class Cluster:
         assert epochs == sorted(epochs), f"{key}: an older opening committed after a newer one"
 
     async def check_alive(self, *alive: str) -> None:
-        """The members are the nodes of these names, which never crashed; nobody else owns a stream."""
+        """The members are the nodes of these names, which never crashed; no other node owns a stream."""
         await self.until_members(*alive)
         members = {member.id: member.name for member in await self.coordinator.members()}
         for claim in await self.coordinator.claims():
@@ -383,11 +383,11 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-async def until(holds: Callable[[], Any], what: str) -> None:
-    """Look again and again until it is so: for what no port tells by itself."""
+async def until(condition: Callable[[], Any], what: str) -> None:
+    """Check again and again until the condition is true, where no port notifies of it."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        answer = holds()
+        answer = condition()
         if await answer if asyncio.iscoroutine(answer) else answer:
             return
         assert time.monotonic() < deadline, f"never came: {what}"

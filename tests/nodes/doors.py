@@ -37,7 +37,7 @@ JUDGED_AFTER_S = 15.0
 
 
 class Heard(NamedTuple):
-    """A terminal heard a command."""
+    """A command that a terminal received."""
 
     at: float
     device: str
@@ -245,7 +245,7 @@ class Doors:
     # --- what must be true in the end
 
     async def check(self, alive: Iterable[str]) -> None:
-        """Nothing lost; every command ended, and its end told once; each terminal heard its commands in
+        """Nothing lost; every command ended and was reported once; each terminal received its commands in
         order, and none while it might still have been at another."""
         await self.until_told(len(self.added))
         commands = await self.commands()
@@ -268,7 +268,7 @@ class Doors:
             assert not process.said("node crashed"), process.events
 
     def notes(self) -> tuple[list[Heard], dict[Correlation, list[float]], list[tuple[float, float]]]:
-        """What terminals heard, when they said what, and when they had no time."""
+        """What terminals received, what they sent and when, and when they were busy."""
         heard: list[Heard] = []
         said: dict[Correlation, list[float]] = defaultdict(list)
         slow = []

@@ -35,7 +35,7 @@ change = Table(
     Column("command", Integer),
     Column("state", String(20)),
 )
-"""What the business wants: ``told`` counts how often it heard what became of it."""
+"""What the business wants. ``told`` counts how often it was notified of the result."""
 
 
 @doors.on_result

@@ -48,7 +48,7 @@ CONTEXT.set_forkserver_preload(
 )
 
 READING = threading.Lock()
-"""An exit code can be read but once, and whoever starts a process looks for those that have ended."""
+"""An exit code can be read only once, and each start of a process reaps the ended ones."""
 
 
 class Forked:

@@ -14,14 +14,14 @@ numbered = App("numbered")
 
 @app.stream("steps", seq="n", first_seq=0, on_gap="hold", max_tries=1, backoff=Backoff(0.02, 0.1))
 class Steps(StreamHandler[dict[str, Any]]):
-    """Sums up its messages, in order, and tells another stream of each."""
+    """Sums up its messages, in order, and sends each to another stream."""
 
     def open(self, context: Context, state: bytes | None) -> None:
         self.total = int(state or 0)
 
     def process(self, message: dict[str, Any], context: Context) -> Any:
         if message.get("do") == "fail":
-            raise ValueError("told to fail")
+            raise ValueError("it must fail")
         self.total += message["n"]
         context.send("echoes", {"key": context.key, "of": message["n"]})
         if message.get("do") == "hook":
@@ -57,5 +57,5 @@ def tickets(message: dict[str, Any], context: Context) -> Any:
 @app.task("add")
 def add(body: dict[str, Any], job: Job) -> Any:
     if body.get("do") == "fail":
-        raise ValueError("told to fail")
+        raise ValueError("it must fail")
     return body["n"] + 1

@@ -29,7 +29,7 @@ CREATE TRIGGER note_hand_overs AFTER INSERT ON bodies BEGIN
     WHERE messages.id = NEW.message;
 END;
 """
-"""Every message that was ever sent to a queue: the queue itself keeps no order after a failure."""
+"""Every message that was ever sent to a queue: after a failure, the queue itself no longer has the order."""
 
 
 class Receiver:
@@ -185,7 +185,9 @@ class Site:
             after = page[-1].task_id
             assert not [task for task in page if task.state is not State.SUCCEEDED]
             attempts.update(task.attempts for task in page)
-            found += [(told["source"], told["n"]) for told in (json.loads(task.result) for task in page)]
+            found += [
+                (result["source"], result["n"]) for result in (json.loads(task.result) for task in page)
+            ]
         print(f"{len(found)} tasks, by their attempts: {dict(attempts)}")  # noqa: T201
         assert len(found) == len(expected), "a task is known twice, or not at all"
         assert set(found) == expected

@@ -1,4 +1,4 @@
-"""Terminals in a process of their own, which note all that they hear and say.
+"""Terminals in their own process, which record all that they receive and send.
 
 Arguments: the broker's URL, the file of notes, how many there are, a seed, their behaviour. Each note is a
 line: ``heard`` or ``said``, when (on the host's monotonic clock), the device, the command's id; or ``slow``,
@@ -51,7 +51,7 @@ class Notes:
 
 
 def take_notes(terminal: Terminal, notes: Notes, correlated: bool) -> None:
-    """Have a terminal note what it hears and says. ``correlated``: its answers name their commands."""
+    """Let a terminal record what it receives and sends. ``correlated``: its answers name their commands."""
     receive, finish, dialect, clock = terminal.receive, terminal.finish, JsonDialect(), SystemClock()
 
     def noted_receive(command: str, payload: bytes, now: float) -> list[ScheduledAnswer]:

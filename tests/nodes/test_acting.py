@@ -75,9 +75,9 @@ async def services(
     if request.param == "sqlite":
         yield {}
         return
-    told = tmp_path / "handed-over"
-    told.touch()
-    monkeypatch.setenv("CHAOS_HANDED_OVER", str(told))
+    marker = tmp_path / "handed-over"
+    marker.touch()
+    monkeypatch.setenv("CHAOS_HANDED_OVER", str(marker))
     if request.param == "postgresql":
         async with PostgresqlServer(fsync=True) as postgresql:
             yield {"url": postgresql.url, "visibility_s": 6.0}
@@ -99,9 +99,9 @@ async def test_a_busy_node_has_four_connections_to_postgresql_at_most(
     make_cluster: MakeCluster, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With streams, tasks and effects, and every port on it."""
-    told = tmp_path / "handed-over"
-    told.touch()
-    monkeypatch.setenv("CHAOS_HANDED_OVER", str(told))
+    marker = tmp_path / "handed-over"
+    marker.touch()
+    monkeypatch.setenv("CHAOS_HANDED_OVER", str(marker))
     async with (
         PostgresqlServer() as server,
         await psycopg.AsyncConnection.connect(server.url, autocommit=True) as looks,

@@ -32,7 +32,7 @@ ALL_AT = """name => {
 
 @contextlib.asynccontextmanager
 async def looked_at(chromium: Browser, cluster: Cluster) -> AsyncIterator[Tab]:
-    """Have a tab open of a console of this cluster, of somebody who may change something."""
+    """Open a tab of this cluster's console, as a user who may change something."""
     console = Console(cluster.services, ConsoleSettings(port=0), Log())
     await console.start()
     try:

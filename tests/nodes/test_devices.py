@@ -211,7 +211,7 @@ async def test_commands_survive_random_faults_of_nodes(
 
 
 async def work(doors: Doors, clerk: int, end_at: float) -> None:
-    """Make changes for terminals of its own until then: of several clerks at once, nobody knows the order."""
+    """Make changes for its own terminals until then: with several clerks, the order would be unknown."""
     random = Random(f"{SEED}/{clerk}")
     while time.monotonic() < end_at:
         options: dict[str, Any] = {}

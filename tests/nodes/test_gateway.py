@@ -15,7 +15,7 @@ from tests.nodes.drills import owned
 FOREVER_S = 60.0
 TTL_S = 3.0
 STALL_S = 15.0
-"""Sooner than anything lapses. (How soon it is, benchmarks tell: 0.3 s is the aim.)"""
+"""Shorter than any timeout. (Benchmarks measure how long it really takes: the aim is 0.3 s.)"""
 
 
 @pytest.mark.slow

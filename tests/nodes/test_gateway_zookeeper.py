@@ -146,7 +146,7 @@ def steal(other: KazooClient, claim: str, path: str) -> None:
 async def test_zookeeper_may_go_away_and_known_streams_flow_on(
     make_cluster: MakeCluster, session: aiohttp.ClientSession, zookeeper_server: ZooKeeperServer, url: str
 ) -> None:
-    """Also past every membership: what is committed shows that nobody else has opened them."""
+    """Also past every membership: the commits show that no other node has opened them."""
     cluster = make_cluster(ttl_s=SHORT_S, coordinator_url=url)
     await cluster.start("a", "b")
     cameras = Cameras(session, [await cluster.gateway()])

@@ -80,7 +80,7 @@ async def test_a_gateway_tells_who_has_which_models(make_cluster: MakeCluster) -
     await let_load(a)
     await cluster.until_count("k", 1)
 
-    async def told() -> bool:
+    async def has_route() -> bool:
         return await models(gateway) == [{"name": "weights", "nodes": ["a"]}]
 
-    await until(told, "the gateway knows")
+    await until(has_route, "the gateway knows")

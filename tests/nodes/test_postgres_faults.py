@@ -59,7 +59,7 @@ async def all_results(cluster: Cluster) -> dict[str, list[int]]:
 
 
 async def told_of_standbys(cluster: Cluster) -> list[str]:
-    """What doctor tells of what a fail-over may forget."""
+    """What doctor reports about commits that a failover may lose."""
     return [risk.text for _, risk in await cluster.services.risks() if "fail-over" in risk.text]
 
 
@@ -89,7 +89,7 @@ async def test_what_was_acknowledged_is_there_when_a_synchronous_replica_takes_o
 async def test_what_an_asynchronous_replica_had_not_heard_is_done_again_and_the_loss_is_named(
     make_cluster: MakeCluster,
 ) -> None:
-    """Messages that it had not heard of are sent again here, as by a producer that was told of the loss."""
+    """Messages that the standby didn't have are sent again here, as by a producer that knows of the loss."""
     async with replicated({}) as (primary, standby):
         cluster = make_cluster(url=url_of(primary, standby), ttl_s=TTL_S, visibility_s=6.0)
         [risk] = await told_of_standbys(cluster)
@@ -97,8 +97,8 @@ async def test_what_an_asynchronous_replica_had_not_heard_is_done_again_and_the_
         await cluster.start("a", "b")
         await cluster.send_each(KEYS, 20)
         await cluster.until_all()
-        heard = f"SELECT pg_last_wal_replay_lsn() >= '{ask(primary, 'SELECT pg_current_wal_lsn()')}'"
-        await until(lambda: ask(standby, heard), "the standby has all this")
+        replayed = f"SELECT pg_last_wal_replay_lsn() >= '{ask(primary, 'SELECT pg_current_wal_lsn()')}'"
+        await until(lambda: ask(standby, replayed), "the standby has all this")
         await standby.cut_off()
         await cluster.send_each(KEYS, 20)
         await cluster.until(lambda: all(len(cluster.results[key]) == 40 for key in KEYS))
@@ -117,10 +117,10 @@ async def test_what_an_asynchronous_replica_had_not_heard_is_done_again_and_the_
             assert again.cursor > forgotten[key].cursor, "a reader misses it"
             assert again.epoch >= forgotten[key].epoch
         losses = [
-            told for node in cluster.nodes.values() for told in node.said("commits lost by the state store")
+            event for node in cluster.nodes.values() for event in node.said("commits lost by the state store")
         ]
-        assert {told["key"].rpartition("/")[2] for told in losses} == set(KEYS)
-        assert {(told["commits_known"] > told["commits_found"], told["follows"]) for told in losses} == {
+        assert {event["key"].rpartition("/")[2] for event in losses} == set(KEYS)
+        assert {(event["commits_known"] > event["commits_found"], event["follows"]) for event in losses} == {
             (True, "the stream goes on from the older checkpoint")
         }
         await cluster.close()

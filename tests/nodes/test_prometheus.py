@@ -93,7 +93,7 @@ class Watch:
         await until(read, "Prometheus has read each node twice")
 
     async def until_fired(self, *names: str) -> None:
-        """Wait until these alerts fire, at once or one after another."""
+        """Wait until these alerts have fired, in any order."""
         left = {*names}
 
         async def all_have() -> bool:
@@ -107,8 +107,8 @@ class Watch:
 
 
 async def address(cluster: Cluster, name: str) -> str:
-    told = await cluster.nodes[name].until_said("metrics page served")
-    return URL(told["url"]).authority
+    event = await cluster.nodes[name].until_said("metrics page served")
+    return URL(event["url"]).authority
 
 
 def test_each_alert_has_its_fault_here() -> None:
@@ -150,7 +150,7 @@ async def test_alerts_of_nodes_fire_on_real_faults(make_cluster: MakeCluster) ->
         held = {claim.key.partition("/")[2] for claim in await cluster.claims("b")} - {parked}
         cluster.nodes["b"].signal(signal.SIGKILL)
         for key in held:
-            await cluster.send(key, do="hang")  # whoever takes it is kept busy before its first commit there
+            await cluster.send(key, do="hang")  # its node is busy before the first commit there
         await cluster.send_each(others)
         await cluster.until(
             lambda: all(len(cluster.results[k]) >= cluster.sent[k] - (k in held) for k in others)
@@ -212,7 +212,7 @@ async def test_alerts_of_databases_fire_on_real_faults(
         await cluster.start("a")
         with session(url) as reader:
             reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-            reader.execute("SELECT 1")  # which takes the snapshot that it holds
+            reader.execute("SELECT 1")  # which takes the snapshot
             await asyncio.to_thread(leave_dead_rows, url)
             target = await address(cluster, "a")
             async with PrometheusServer([target], hurried(RULES.read_text())) as prometheus:
@@ -252,7 +252,7 @@ async def send(cluster: Cluster, stream: str, numbers: Iterable[int], key: str =
 
 @contextmanager
 def session(url: str) -> Iterator[psycopg.Connection[Any]]:
-    """A session of somebody at the database, which ends with its transaction."""
+    """A database session that ends with its transaction."""
     connection = psycopg.connect(url, autocommit=True)
     try:
         yield connection
@@ -262,7 +262,7 @@ def session(url: str) -> Iterator[psycopg.Connection[Any]]:
 
 @contextmanager
 def locked(url: str, table: str) -> Iterator[psycopg.Connection[Any]]:
-    """A session beside which nobody writes to a table."""
+    """A session that locks a table against writes."""
     with session(url) as database:
         database.execute("BEGIN")
         database.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE".encode())
@@ -270,12 +270,12 @@ def locked(url: str, table: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def waits(database: psycopg.Connection[Any]) -> bool:
-    """True if somebody waits for a lock."""
+    """True if a session waits for a lock."""
     return database.execute(BLOCKED).fetchone() != (0,)
 
 
 def leave_dead_rows(url: str) -> None:
-    """Leave old versions of rows, as programs do that write much while somebody holds a snapshot."""
+    """Leave old versions of rows, as programs do that write much while a session has a snapshot."""
     with session(url) as database:
         written = "SELECT 'old-' || n, 1, '' FROM generate_series(1, %s) AS n"
         database.execute(
@@ -285,7 +285,7 @@ def leave_dead_rows(url: str) -> None:
 
 
 def listen(port: int) -> Client:
-    """Switch a device on that hears commands, and answers none."""
+    """Switch a device on that receives commands, and answers none."""
     subscribed = threading.Event()
     device = Client(CallbackAPIVersion.VERSION2, "gate-1", protocol=MQTTProtocolVersion.MQTTv5)
     device.on_connect = lambda client, *_: client.subscribe("dev/face/gate-1", 1)

@@ -83,7 +83,8 @@ async def test_the_replica_of_a_killed_shard_goes_on_with_its_queue(
 async def test_a_node_goes_on_when_redis_was_flushed_and_tells_what_is_gone(
     keeping: RedisServer, make_cluster: MakeCluster
 ) -> None:
-    """What is sent again from the start is handled, anew or from where the node was, under greater epochs."""
+    """Messages that are sent again from the start are handled with higher epochs, from the start or from
+    where the node was."""
     cluster = make_cluster(url=keeping.url, ttl_s=TTL_S, visibility_s=6.0)
     await cluster.start("a")
     await cluster.send_each(KEYS, 20)

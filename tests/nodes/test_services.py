@@ -24,7 +24,7 @@ OnServices = Callable[..., Awaitable[Cluster]]
 
 @pytest.fixture
 async def coordinating() -> AsyncIterator[RedisServer]:
-    """The Redis of the coordinator, which keeps nothing on disk."""
+    """The coordinator's Redis, which stores nothing on disk."""
     async with RedisServer() as server:
         yield server
 
@@ -59,7 +59,7 @@ def on_services(
 @pytest.mark.slow
 @pytest.mark.parametrize("fifo", [STANDARD, FIFO_AT_NIGHT])
 async def test_a_killed_node_is_replaced_on_evidence(on_services: OnServices, fifo: bool) -> None:
-    """Messages that other nodes had forwarded go on at once; the dead node's own show again first."""
+    """Messages that other nodes forwarded continue immediately. The dead node's own must first reappear."""
     await kill_one(await on_services(fifo=fifo, ttl_s=FOREVER_S, visibility_s=6.0), "c")
 
 
@@ -121,7 +121,7 @@ async def forget(server: RedisServer) -> None:
 
 
 async def die_and_come_empty(server: RedisServer) -> None:
-    """Be killed, and started anew with nothing."""
+    """Kill it, and start it empty."""
     server.kill()
     await server.restart(empty=True)
 

@@ -63,7 +63,7 @@ async def test_a_slot_s_death_is_its_own(
 
 
 SURVIVED = {
-    "fail": "ValueError: told to fail",
+    "fail": "ValueError: it must fail",
     "exit_politely": "SystemExit: so long",
     "hoard": "MemoryError",
     "junk": "the result, of type object, can't be stored as JSON",
@@ -71,7 +71,7 @@ SURVIVED = {
 
 
 @pytest.mark.nightly
-async def test_what_a_slot_survives_is_told_in_the_letter(make_cluster: MakeCluster) -> None:
+async def test_an_error_that_a_slot_survives_is_in_the_dead_letter(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(slots=2)
     await cluster.start("a")
     quiet, wild = await apart(cluster)

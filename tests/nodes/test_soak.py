@@ -1,4 +1,5 @@
-"""Minutes of everything at once. A failing run prints its seed: CHAOS_SEED begins with the same deeds."""
+"""Minutes of all faults together. A failing run prints its seed: with CHAOS_SEED, a run starts with the same
+faults."""
 
 import asyncio
 import os

@@ -38,7 +38,7 @@ NAMES = (
 
 
 class Door:
-    """A device that does whatever it is told, and remembers the places of its commands in traces."""
+    """A device that obeys all commands, and records their trace contexts."""
 
     def __init__(self, broker: MosquittoServer) -> None:
         self.places: list[str] = []
@@ -70,10 +70,10 @@ async def destination() -> AsyncIterator[tuple[str, list[str]]]:
         came.append(request.headers.get("traceparent", ""))
         return web.Response(status=201)
 
-    async def tell(request: web.Request) -> web.Response:
+    async def answer(request: web.Request) -> web.Response:
         return web.Response(status=404)
 
-    async with served(web.put("/{name}", take), web.get("/{name}", tell)) as url:
+    async with served(web.put("/{name}", take), web.get("/{name}", answer)) as url:
         yield f"{url}/", came
 
 
@@ -99,7 +99,7 @@ async def test_a_trace_leads_to_the_answer_of_a_device_and_to_the_delivery_of_a_
                 await node.until_said("node runs")
                 await send(tmp_path, {"key": "cam", "order": order})
                 spans = await asyncio.to_thread(collector.until, *NAMES, trace_id=TRACE)
-                await until((tmp_path / "told").exists, "the business is told of the command")
+                await until((tmp_path / "told").exists, "the business code gets the command")
                 async with queue_of(tmp_path, "ends") as ends:
                     (brief,) = await ends.receive(1, 30.0, 60.0, "me")
             finally:

@@ -160,7 +160,7 @@ async def test_a_slot_that_is_killed_leaves_a_span_that_failed(
 async def test_a_dead_collector_delays_no_message_and_no_drain(
     dead: str, hook: list[dict[str, Any]], spawn: Spawn, tmp_path: Path
 ) -> None:
-    server = socket.create_server(("127.0.0.1", 0))  # nobody accepts its connections
+    server = socket.create_server(("127.0.0.1", 0))  # never accepts connections
     port = server.getsockname()[1]
     if dead == "refuses":
         server.close()

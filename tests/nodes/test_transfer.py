@@ -103,10 +103,10 @@ class Pilot:
         return Services(Config(**self.settings(url)))
 
     async def start(self, url: str, of: str = "app", **environment: str) -> Process:
-        told = {f"HOLDFAST_{name.upper()}": str(value) for name, value in self.settings(url).items()}
+        settings = {f"HOLDFAST_{name.upper()}": str(value) for name, value in self.settings(url).items()}
         name = f"n{len(self._nodes)}"
         command = ("node", f"pilot_app:{of}", "--name", name)
-        node = Process(name, self.place, command, told | environment)
+        node = Process(name, self.place, command, settings | environment)
         self._nodes.append(node)
         await node.until_said("node runs")
         return node
@@ -258,23 +258,23 @@ async def finish(pilot: Pilot, url: str, hooks: Hooks, waits: str, ended: str) -
     assert set(names.values()) == {1}, "each message has one result"
     expected = [n for n in range(COUNT) if n != FAILS]
     for key in KEYS:
-        told = [json.loads(r.result.body) for r in pilot.followed if r.key == f"steps/{key}"]
-        assert [each["n"] for each in told if "n" in each] == expected
-        assert [each["of"] for each in told if "woken" in each] == [4]
+        results = [json.loads(r.result.body) for r in pilot.followed if r.key == f"steps/{key}"]
+        assert [each["n"] for each in results if "n" in each] == expected
+        assert [each["of"] for each in results if "woken" in each] == [4]
         total = 0
-        for message in (each for each in told if "n" in each):
+        for message in (each for each in results if "n" in each):
             total += message["n"]
             assert message["total"] == total
         echoed = [json.loads(r.result.body)["of"] for r in pilot.followed if r.key == f"echoes/{key}"]
         assert sorted(echoed) == expected
         assert hooks.came[f"{key}:3"] >= 1
-    told = [json.loads(r.result.body)["n"] for r in pilot.followed if r.key == "strict/s"]
-    assert told == [*range(6)]
+    results = [json.loads(r.result.body)["n"] for r in pilot.followed if r.key == "strict/s"]
+    assert results == [*range(6)]
     async with pilot.services(url) as services:
         letters = await services.queue("steps").dead_letters(100)
         assert sorted((letter.key, int(letter.seq)) for letter in letters) == [(key, FAILS) for key in KEYS]
         [failed] = await services.queue("pilot-add").dead_letters(100)
-        assert "told to fail" in failed.reason + failed.detail
+        assert "it must fail" in failed.reason + failed.detail
 
 
 @pytest.mark.slow

@@ -18,7 +18,8 @@ tracer = trace.get_tracer("traced_app")
 
 @app.stream("frames", key="key", timeout_s=60.0)
 class Frames(StreamHandler[dict[str, Any]]):
-    """Looks at each frame and tells a webhook. Told to, it waits to be killed with its node, once."""
+    """Reads each frame and calls a webhook. If the message says so, it waits once until its node is
+    killed."""
 
     def process(self, message: dict[str, Any], context: Context) -> Any:
         with tracer.start_as_current_span("look", attributes={"n": message["n"]}) as span:

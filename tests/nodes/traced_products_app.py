@@ -23,7 +23,7 @@ def told(db: Any, command: StoredCommand) -> None:
 
 @app.stream("frames", key="key")
 class Frames(StreamHandler[dict[str, Any]]):
-    """Opens a door, and has told whoever asked of it."""
+    """Opens a door, and reports it to its requester."""
 
     def process(self, message: dict[str, Any], context: Context) -> None:
         context.send("doors", {"open": True}, key="door-1")

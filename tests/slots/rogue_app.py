@@ -33,7 +33,7 @@ announce: Callable[[], object] = say_nothing
 whoever hears of it finds them at it."""
 
 
-def tell_where() -> None:
+def say_where() -> None:
     announce()
 
 
@@ -95,12 +95,12 @@ def allocate_without_end() -> None:
 
 
 def scatter() -> None:
-    """Free much in small pieces, below one that is kept: a heap ends with what is in use."""
+    """Free much in small pieces, below one that stays in use: a heap ends with what is in use."""
     pieces = [bytes(100_000) for _ in range(1500)]
-    kept.append(pieces[-1])
+    in_use.append(pieces[-1])
 
 
-kept: list[bytes] = []
+in_use: list[bytes] = []
 
 
 def share_without_end() -> None:
@@ -134,7 +134,7 @@ metered = MeteredService()
 
 @app.stream("rogue")
 class Rogue(StreamHandler[dict[str, Any]]):
-    """Does what it is told: calls the function ``do``, which writes its process ids to ``tell``."""
+    """Calls the function ``do``, which writes its process ids to ``announce``."""
 
     def open(self, context: Context, state: bytes | None) -> None:
         self.state = state or b""
@@ -148,7 +148,9 @@ class Rogue(StreamHandler[dict[str, Any]]):
             pids.append(self.grandchild.pid)
         global announce  # noqa: PLW0603 (the deeds are functions of this module)
         text = " ".join(map(str, pids))
-        announce = partial(Path(message["tell"]).write_text, text) if "tell" in message else say_nothing
+        announce = (
+            partial(Path(message["announce"]).write_text, text) if "announce" in message else say_nothing
+        )
         if "do" in message:
             globals()[message["do"]]()
         if "progress_until" in message:
@@ -167,7 +169,7 @@ class Rogue(StreamHandler[dict[str, Any]]):
         return self.state
 
     def close(self) -> None:
-        if "tell" in self.last_word:
-            Path(self.last_word["tell"]).write_text("closed")
+        if "announce" in self.last_word:
+            Path(self.last_word["announce"]).write_text("closed")
         if "do" in self.last_word:
             globals()[self.last_word["do"]]()

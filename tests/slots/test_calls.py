@@ -43,7 +43,7 @@ class ScriptedChild(asyncio.Transport):
 
 
 class NoServer:
-    """A fork server that obeys nobody."""
+    """A fork server that ignores all requests."""
 
     def signal(self, *args: Any, **settings: Any) -> None:
         pass
@@ -103,7 +103,7 @@ async def test_an_answer_that_no_call_waits_for_is_given_to_none(rig: StreamRig)
     (call, _), (other, _) = rig.child.asked
     rig.say(ran("a"), call)
     rig.say(ran("a, again"), call)
-    rig.say(ran("nobody's"), 99)
+    rig.say(ran("of-no-call"), 99)
     rig.say(wire.Opened("of none", "detail"), 0)
     assert (await first).results == [b"a"]
     assert not second.done()
@@ -224,7 +224,7 @@ async def test_an_attempt_ends_by_its_number_in_any_order(stacks: int) -> None:
     rig.say(wire.LogLine("info", "half", {}), 2)
     rig.say(wire.AttemptEnded(AttemptReport(b"2")), 2)
     rig.say(wire.AttemptEnded(AttemptReport(b"2, again")), 2)
-    rig.say(wire.AttemptEnded(AttemptReport(b"nobody's")), 99)
+    rig.say(wire.AttemptEnded(AttemptReport(b"of-no-call")), 99)
     assert rig.slot.memory_mb == 100, "that of the attempt at work"
     rig.say(wire.AttemptEnded(AttemptReport(b"1")), 1)
     assert rig.listener.order == [2, 1]
@@ -239,7 +239,7 @@ def test_what_an_ended_attempt_left_behind_keeps_no_other_alive() -> None:
     line = Written()
     host = TaskChildHost(cast("NodeConnection", line))
     host.current = 2
-    for _ in range(1000):  # more than may be told in a second
+    for _ in range(1000):  # more than may be reported in a second
         host.progress(1, Progress(0.1))
     host.progress(2, Progress(0.9))
     host.log(1, "info", "left behind", {})

@@ -19,11 +19,11 @@ signal.pause()
 """
 
 
-@pytest.mark.parametrize("kernel_tells", [True, False])
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is shared")
-def test_memory_shared_by_processes_counts_once(kernel_tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not kernel_tells:
-        monkeypatch.setattr(descendants, "LISTS_CHILDREN", kernel_tells)
+@pytest.mark.parametrize("kernel_lists", [True, False])
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports shared memory")
+def test_memory_shared_by_processes_counts_once(kernel_lists: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not kernel_lists:
+        monkeypatch.setattr(descendants, "LISTS_CHILDREN", kernel_lists)
     clan = subprocess.Popen([sys.executable, "-c", CLAN], stdout=subprocess.PIPE, start_new_session=True)
     try:
         assert clan.stdout
@@ -31,7 +31,7 @@ def test_memory_shared_by_processes_counts_once(kernel_tells: bool, monkeypatch:
         members = descendants.family(clan.pid)
         assert (len(members), members[0].pid) == (3, clan.pid)
         assert 60 < descendants.memory_mb(clan.pid, 50) < 120
-        assert descendants.memory_mb(clan.pid, 500) > 180, "looked at no closer than need be"
+        assert descendants.memory_mb(clan.pid, 500) > 180, "measured only as closely as needed"
     finally:
         os.killpg(clan.pid, signal.SIGKILL)
         clan.communicate()

@@ -58,7 +58,7 @@ def run(slot: ForkserverStreamSlot, **order: Any) -> asyncio.Task[RunResult]:
     return asyncio.ensure_future(slot.run("rogue", "k", work, 1, PATIENCE_S))
 
 
-async def told(path: Path) -> list[int]:
+async def announced(path: Path) -> list[int]:
     """The process ids that a handler writes to a FIFO, once it has."""
     return await asyncio.wait_for(asyncio.to_thread(read_pids, path), PATIENCE_S)
 
@@ -87,8 +87,8 @@ def fifo(tmp_path: Path) -> Path:
 
 
 async def let_go(pids: Iterable[int], fifo: Path) -> None:
-    """Return when none of the processes has the FIFO open: each is past telling, and at its deed."""
-    while any(map(str(fifo).__eq__, map(target, descriptors(pids)))):  # noqa: ASYNC110 - nothing tells
+    """Return when none of the processes has the FIFO open: each has announced itself, and does its deed."""
+    while any(map(str(fifo).__eq__, map(target, descriptors(pids)))):  # noqa: ASYNC110 - there is no event for it
         await asyncio.sleep(0.01)
 
 
@@ -123,12 +123,12 @@ async def test_a_hung_handler_is_dumped_and_killed(
 ) -> None:
     monkeypatch.setattr("holdfast.slots.process.DUMP_TIMEOUT_S", PATIENCE_S)
     slot = await opened(make())
-    call = run(slot, do=deed, tell=str(fifo), grandchild=True)
-    pids = await told(fifo)
+    call = run(slot, do=deed, announce=str(fifo), grandchild=True)
+    pids = await announced(fifo)
     await let_go(pids, fifo)
     started_at = time.monotonic()
     dump = await slot.kill("no progress for 30 s")
-    assert time.monotonic() - started_at < PATIENCE_S, "it ends with its dump, which nobody waits out"
+    assert time.monotonic() - started_at < PATIENCE_S, "it ends with its dump, and nothing waits for its end"
     assert f"in {deed}" in dump
     assert "rogue_app.py" in dump
     with pytest.raises(SlotDied, match="slot-1 was killed: no progress for 30 s") as death:
@@ -141,8 +141,8 @@ async def test_a_hung_handler_is_dumped_and_killed(
 @pytest.mark.slow
 async def test_a_handler_that_ignores_signals_is_killed_without_a_dump(make: Make, fifo: Path) -> None:
     slot = await opened(make())
-    call = run(slot, do="ignore_what_can_be_ignored", tell=str(fifo), grandchild=True)
-    pids = await told(fifo)
+    call = run(slot, do="ignore_what_can_be_ignored", announce=str(fifo), grandchild=True)
+    pids = await announced(fifo)
     await slot.kill("test")
     with pytest.raises(SlotDied):
         await call
@@ -154,13 +154,13 @@ async def test_a_handler_that_ignores_signals_is_killed_without_a_dump(make: Mak
     "deed,why,dumped",
     [("crash", "died of SIGSEGV", True), ("leave", "exited with code 3", False)],
 )
-async def test_a_crash_is_told_and_touches_no_other(
+async def test_a_crash_is_reported_and_affects_no_other_slot(
     make: Make, fifo: Path, deed: str, why: str, dumped: bool
 ) -> None:
     slots = make()
     slot, other = await opened(slots), await opened(slots)
-    call = run(slot, do=deed, tell=str(fifo), grandchild=True)
-    pids = await told(fifo)
+    call = run(slot, do=deed, announce=str(fifo), grandchild=True)
+    pids = await announced(fifo)
     with pytest.raises(SlotDied, match=why) as death:
         await call
     assert (f"in {deed}" in death.value.detail) is dumped
@@ -200,7 +200,7 @@ async def test_signals_for_the_terminal_end_no_slot_but_what_it_started(make: Ma
     assert (ran.error, os.getpgid(slot.pid)) == ("", slot.pid)
 
 
-def heard(slot: ForkserverStreamSlot, monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[float]:
+def reported(slot: ForkserverStreamSlot, monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[float]:
     """When the call at work has last advanced, after each time something comes from the child."""
     receive, times = slot.data_received, asyncio.Queue[float]()
 
@@ -218,7 +218,7 @@ async def test_progress_is_heard_while_a_handler_works(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot = await opened(make())
-    times = heard(slot, monkeypatch)
+    times = reported(slot, monkeypatch)
     call = run(slot, progress_until=str(tmp_path / "enough"))
     first, second, third = [await asyncio.wait_for(times.get(), PATIENCE_S) for _ in range(3)]
     assert third - second > 0.01 < second - first, "each moves the time of the last progress; few are sent"
@@ -227,11 +227,11 @@ async def test_progress_is_heard_while_a_handler_works(
 
 
 @pytest.mark.slow
-async def test_the_last_note_is_told_of_the_dead(
+async def test_the_last_note_is_in_the_error_of_a_dead_slot(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot = await opened(make())
-    times = heard(slot, monkeypatch)
+    times = reported(slot, monkeypatch)
     call = run(slot, progress_until=str(tmp_path / "never"))
     for _ in range(2):
         await asyncio.wait_for(times.get(), PATIENCE_S)
@@ -269,7 +269,7 @@ async def test_a_cancelled_call_leaves_the_others_their_answers(make: Make) -> N
 async def test_closing_the_slots_lets_handlers_close_first(make: Make, tmp_path: Path) -> None:
     slots = make()
     slot = await opened(slots)
-    await run(slot, last_word={"tell": str(tmp_path / "word")})
+    await run(slot, last_word={"announce": str(tmp_path / "word")})
     await slots.close()
     assert (tmp_path / "word").read_text() == "closed"
     assert (await slot.exited()).reason == "exited with code 0"
@@ -346,7 +346,7 @@ async def test_a_fork_that_comes_back_is_no_second_slot(make: Make, tmp_path: Pa
     assert (await run(slot, do=deed)).error == ""
     ran_in = []
     for _ in range(8):
-        assert (await run(slot, do="tell_where", tell=str(tmp_path / "pid"))).error == ""
+        assert (await run(slot, do="say_where", announce=str(tmp_path / "pid"))).error == ""
         ran_in += await asyncio.to_thread(read_pids, tmp_path / "pid")
     assert ran_in == [slot.pid] * 8
 
@@ -355,8 +355,8 @@ async def test_a_fork_that_comes_back_is_no_second_slot(make: Make, tmp_path: Pa
 async def test_slots_survive_the_loss_of_their_maker(make: Make, fifo: Path) -> None:
     slots = make()
     slot = await opened(slots)
-    call = run(slot, do="spin", tell=str(fifo), grandchild=True)
-    pids = await told(fifo)
+    call = run(slot, do="spin", announce=str(fifo), grandchild=True)
+    pids = await announced(fifo)
     server = psutil.Process(slot.pid).parent()
     assert server
     server.kill()
@@ -377,7 +377,7 @@ async def test_a_slot_that_is_given_up_just_as_its_maker_is_lost(
     )
     slots = make("waiting_app:app", preload=False)
     spawning = asyncio.ensure_future(slots.spawn())
-    pid, server_pid = await told(fifo)
+    pid, server_pid = await announced(fifo)
     server = slots.server
     assert server is not None
     take_event = server.on_event
@@ -400,8 +400,8 @@ async def test_nobody_waits_for_a_process_that_cannot_be_killed_now(
 ) -> None:
     monkeypatch.setattr("holdfast.slots.process.KILL_TIMEOUT_S", 0.1)
     slot = await opened(make())
-    call = run(slot, do="spin", tell=str(fifo))
-    pids = await told(fifo)
+    call = run(slot, do="spin", announce=str(fifo))
+    pids = await announced(fifo)
     server = psutil.Process(slot.pid).parent()
     assert server
     server.suspend()
@@ -428,7 +428,7 @@ async def test_dead_slots_leave_no_processes_and_files_open(make: Make) -> None:
         with pytest.raises(SlotDied):
             await call
     assert this.num_fds() == fds
-    async with asyncio.timeout(30):  # orphans are reaped by the server as it hears of them
+    async with asyncio.timeout(30):  # the server reaps orphans when they end
         while len(this.children(recursive=True)) != processes:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await slots.close()
@@ -444,7 +444,7 @@ NODE = """
 
     async def main():
         slots = stream_slots(StreamSlotSettings(app="rogue_app:app"), SystemClock())
-        order = {"do": "hang_in_c_with_the_lock_held", "tell": sys.argv[2], "grandchild": True}
+        order = {"do": "hang_in_c_with_the_lock_held", "announce": sys.argv[2], "grandchild": True}
         for orders in ([{"print": "noise"}], [order]):
             slot = await slots.spawn()
             await slot.open("rogue", "k", None, 0)
@@ -477,7 +477,7 @@ def test_slots_die_with_a_node_that_leaves_something_unread(fifo: Path) -> None:
     node.send_signal(signal.SIGSTOP)
     idle = [process for process in server.children() if process.pid not in pids]
     for process in idle:
-        process.kill()  # of which the server tells the node
+        process.kill()  # the server reports it to the node
     assert idle
     assert all_end([process.pid for process in idle])
     node.kill()
@@ -553,10 +553,10 @@ def resident(slot: ForkserverStreamSlot) -> int:
 
 
 async def came_down(slot: ForkserverStreamSlot, before: int) -> bool:
-    """True once the slot holds little more than before, which it does soon after its answer."""
+    """True once the slot uses little more memory than before, soon after its answer."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
-            while resident(slot) > before + KEPT_MAX:  # noqa: ASYNC110 - nothing tells
+            while resident(slot) > before + KEPT_MAX:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.01)
             return True
     return False

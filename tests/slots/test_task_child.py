@@ -1,4 +1,4 @@
-"""The part of a slot's process for tasks that hears what the node says of the attempt at hand."""
+"""The part of a task slot's process that receives the node's messages about the current attempt."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         ours.shutdown(socket.SHUT_RDWR)
 
 
-def test_who_can_not_tell_its_stacks_still_hears_of_a_cancel(
+def test_an_attempt_without_readable_stacks_is_still_cancelled(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     node, line, worker = pair[0], NodeConnection(pair[1]), Worker()
@@ -64,8 +64,8 @@ def test_who_can_not_tell_its_stacks_still_hears_of_a_cancel(
     while not frames:
         frames = splitter.feed(node.recv(4096))
     ((number, payload),) = frames
-    told = msgspec.msgpack.decode(payload, type=wire.AttemptStacks)
-    assert (number, told.text) == (ATTEMPT, "the stacks can't be read: the set has changed")
+    stacks = msgspec.msgpack.decode(payload, type=wire.AttemptStacks)
+    assert (number, stacks.text) == (ATTEMPT, "the stacks can't be read: the set has changed")
     node.sendall(wire.frame(wire.CancelAttempt("enough"), ATTEMPT))
     assert worker.cancelled.wait(PATIENCE_S)
     node.shutdown(socket.SHUT_WR)
@@ -78,8 +78,8 @@ def test_terminate_hooks_run_where_no_thread_is_left(
     def start(self: threading.Timer) -> None:
         raise RuntimeError("can't start new thread")
 
-    told, ran = list[int](), list[str]()
-    monkeypatch.setattr(signal, "pthread_kill", lambda thread, number: told.append(number))
+    signals, ran = list[int](), list[str]()
+    monkeypatch.setattr(signal, "pthread_kill", lambda thread, number: signals.append(number))
     monkeypatch.setattr(threading.Timer, "start", start)
 
     def handler(body: dict[str, Any], job: Job) -> None:
@@ -89,10 +89,10 @@ def test_terminate_hooks_run_where_no_thread_is_left(
     spec = TaskSpec(name="t", handler=handler)
     executor = TaskExecutor("app", {"t": spec}, TaskChildHost(NodeConnection(pair[1])))
     tried = drive(executor.attempt(ATTEMPT, spec.attempt(Body(b"{}"), Task("trace", "t"))))
-    assert (tried.error, told, ran) == ("", [SOFT_SIGNAL], ["hook"])
+    assert (tried.error, signals, ran) == ("", [SOFT_SIGNAL], ["hook"])
 
 
-async def test_the_tasks_of_an_attempt_are_told_before_threads_beside_it() -> None:
+async def test_an_attempts_tasks_are_reported_before_other_threads() -> None:
     enough = threading.Event()
     beside = [threading.Thread(target=enough.wait, name=f"beside-{n}") for n in range(2 * STACKS_MAX)]
     for thread in beside:

@@ -74,7 +74,7 @@ def open_files() -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGCONT, signal.SIGKILL])
-async def test_what_a_server_is_told_while_it_stands_still_waits_for_it(end: signal.Signals) -> None:
+async def test_requests_to_a_stopped_server_wait_for_it(end: signal.Signals) -> None:
     """It is far more than its socket takes."""
     slots, listener = task_slots(TaskSlotSettings(app=APP), SystemClock()), RecordingListener()
     slot = await slots.spawn(listener)
@@ -83,10 +83,10 @@ async def test_what_a_server_is_told_while_it_stands_still_waits_for_it(end: sig
     assert server is not None
     server.process.send_signal(signal.SIGSTOP)
     for _ in range(10_000):
-        server.lease("of nobody", 1.0)
+        server.lease("missing", 1.0)
     spawning = asyncio.ensure_future(slots.spawn(RecordingListener()))
     async with asyncio.timeout(PATIENCE_S):
-        while not server.unsent[-1][1]:  # noqa: ASYNC110 - nobody tells
+        while not server.unsent[-1][1]:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
     server.process.send_signal(end)
     if end == signal.SIGCONT:

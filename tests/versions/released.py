@@ -19,7 +19,7 @@ CACHE = ROOT / ".cache" / "released"
 
 
 def version() -> str:
-    """The version of the last release, as the changelog tells."""
+    """The version of the last release, from the changelog."""
     changelog = (ROOT / "CHANGELOG.md").read_text()
     versions: list[str] = re.findall(r"^## (\d\S*) - \d{4}-\d\d-\d\d$", changelog, re.MULTILINE)
     return next(version for version in versions if version != holdfast.__version__)

@@ -30,14 +30,14 @@ async def main():
     connection, clock = RedisConnection(parse(sys.argv[1]), Meter()), SystemClock()
     bell = bell_of(connection, clock)
     queue = RedisQueue(connection, "q", clock, bell)
-    told = []
+    received = []
     for name, *arguments in json.loads(sys.argv[2]):
         if name == "receive":
             for each in await queue.receive(*arguments):
-                told.append([each.body.decode(), each.attributes, each.receipt])
+                received.append([each.body.decode(), each.attributes, each.receipt])
         else:
             await getattr(queue, name)(*arguments)
-    print(json.dumps(told))
+    print(json.dumps(received))
     await bell.close()
     await connection.close()
 
@@ -146,9 +146,9 @@ async def then(server: RedisServer, *calls: Any) -> list[tuple[str, dict[str, st
     process = await asyncio.create_subprocess_exec(
         python, "-c", THEN, server.url, json.dumps(calls), stdout=subprocess.PIPE
     )
-    told, _ = await process.communicate()
+    received, _ = await process.communicate()
     assert process.returncode == 0
-    return [(body, attributes, receipt) for body, attributes, receipt in json.loads(told)]
+    return [(body, attributes, receipt) for body, attributes, receipt in json.loads(received)]
 
 
 async def take_all(queue: RedisQueue) -> list[Delivery]:

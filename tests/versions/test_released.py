@@ -16,7 +16,7 @@ def test_this_version_runs_beside_the_last_release() -> None:
 @pytest.mark.nightly
 def test_the_environment_runs_the_wheel_and_not_the_code_under_test() -> None:
     program = "import holdfast; print(holdfast.__version__, holdfast.__file__)"
-    told = subprocess.run([released.python(), "-c", program], capture_output=True, text=True, check=True)
-    version, place = told.stdout.split()
+    result = subprocess.run([released.python(), "-c", program], capture_output=True, text=True, check=True)
+    version, place = result.stdout.split()
     assert version == released.version()
     assert released.CACHE in Path(place).parents

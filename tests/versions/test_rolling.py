@@ -104,7 +104,7 @@ async def test_a_roll_to_this_version_and_back_loses_nothing_and_keeps_order(sit
 
 
 async def check(site: Rolled, roll: Roll) -> None:
-    """Nothing is lost, nothing is done twice, and order is kept."""
+    """Nothing is lost, nothing is done twice, and the order stays."""
     await site.check()
     for key, count in site.cluster.sent.items():
         await site.cluster.check_results(key, list(range(count)))

@@ -44,7 +44,7 @@ class Setting:
 
     @property
     def plane(self) -> HaproxyPlane:
-        """The part that looks after HAProxy."""
+        """The part that runs HAProxy."""
         assert self.gateway.plane is not None
         return self.gateway.plane
 
@@ -69,7 +69,7 @@ class Setting:
         return await self._served(lambda backend, server: server == NODE)
 
     async def by_fallback(self) -> float:
-        """How many came by the fallback at once."""
+        """The most requests that used the fallback at the same time."""
         return await self._served(lambda backend, server: backend == FALLBACK)
 
     async def by_fallback_in_the_end(self) -> float:

@@ -78,12 +78,12 @@ async def test_no_call_is_longer_than_documented_buffers(tmp_path: Path) -> None
     """HAProxy's manual limits a line with all its commands; some of its versions take more."""
     calls: list[bytes] = []
 
-    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         calls.append(await reader.readline())
         writer.write(b"2.8.25\n\n")
         writer.close()
 
-    async with await asyncio.start_unix_server(hear, tmp_path / "admin.sock"):
+    async with await asyncio.start_unix_server(respond, tmp_path / "admin.sock"):
         await admin.add(tmp_path / "admin.sock", Path("routes"), LONG.items())
     assert sum(line.count(b"add map") for line in calls) == len(LONG)
     assert max(map(len, calls)) <= BUFFER_BYTES_MIN / 2 + 1

@@ -9,7 +9,7 @@ from holdfast.gateway.haproxy.binary import Build, find, parse
 
 
 def stand_in(place: Path, version: str) -> str:
-    """A program that tells a version as HAProxy does."""
+    """A program that prints a version as HAProxy does."""
     path = place / f"haproxy-{version}"
     path.write_text(f"#!{sys.executable}\nprint('HAProxy version {version}-1 2026/01/01')\n")
     path.chmod(0o700)
@@ -30,8 +30,8 @@ def test_what_is_too_old_or_no_haproxy_is_none(tmp_path: Path) -> None:
 
 
 def test_version_and_features_of_haproxy_are_read() -> None:
-    told = "HAProxy version 3.2.0-abc 2026/01/01 - https://haproxy.org/"
-    build = parse("/x", f"{told}\nAvailable services : prometheus-exporter\n")
+    line = "HAProxy version 3.2.0-abc 2026/01/01 - https://haproxy.org/"
+    build = parse("/x", f"{line}\nAvailable services : prometheus-exporter\n")
     assert build == Build("/x", (3, 2, 0), prometheus=True)
     assert build.retries_421
     older = parse("/x", "HAProxy version 2.8.25-5cf5d0683 2026/06/26\nAvailable services : none\n")

@@ -1,4 +1,4 @@
-"""Where HAProxy's files are, and what becomes of those of gateways that were killed."""
+"""HAProxy's files, and how files of killed gateways are removed."""
 
 import os
 import signal
@@ -52,7 +52,7 @@ def test_what_a_killed_one_left_is_deleted_and_what_lives_is_not(place: Path) ->
         assert started.stdout is not None
         theirs = Path(started.stdout.readline().strip())
         assert theirs.parent == place
-        foreign = place / "holdfast-gateway-of-somebody-else"
+        foreign = place / "holdfast-gateway-of-another-user"
         foreign.mkdir()
         ours = Folder()
         assert theirs.exists()
@@ -69,11 +69,11 @@ def test_a_secret_is_read_by_who_inherits_it_and_on_linux_stands_in_no_file() ->
     folder = Folder()
     path = folder.hide("secret", "certificate")
     for _ in range(2):
-        told = subprocess.run(["cat", path], pass_fds=folder.descriptors, capture_output=True, check=True)
-        assert told.stdout == b"secret"
+        result = subprocess.run(["cat", path], pass_fds=folder.descriptors, capture_output=True, check=True)
+        assert result.stdout == b"secret"
     assert folder.hide("new", "certificate") == path
-    told = subprocess.run(["cat", path], pass_fds=folder.descriptors, capture_output=True, check=True)
-    assert told.stdout == b"new"
+    result = subprocess.run(["cat", path], pass_fds=folder.descriptors, capture_output=True, check=True)
+    assert result.stdout == b"new"
     assert sys.platform != "linux" or [file.name for file in folder.path.iterdir()] == ["lock"]
     folder.close()
 

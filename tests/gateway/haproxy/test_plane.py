@@ -29,7 +29,7 @@ from tests.gateway.haproxy.conftest import JSON, SECRET, Load, MakeSetting, Sett
 from tests.nodes.cluster import until
 
 STALL_MAX_S = 15.0
-"""Sooner than anything lapses: how soon it is, the benchmark tells."""
+"""Shorter than any timeout. The benchmark measures how long it really takes."""
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ async def test_a_haproxy_that_dies_is_started_anew_while_clients_wait(make_setti
     setting = await make_setting("a")
     assert (await setting.send("cam", 0))[0] == 200
     first = setting.pid
-    await setting.client.close()  # kept connections die with it
+    await setting.client.close()  # open connections end with it
     async with aiohttp.ClientSession() as client:
         os.kill(first, signal.SIGKILL)
         setting.client = client
@@ -133,7 +133,8 @@ async def test_a_haproxy_starts_where_the_pages_of_its_errors_were_deleted_as_ol
 
 @pytest.mark.slow
 async def test_a_wrong_route_is_put_right(make_setting: MakeSetting) -> None:
-    """A small body is sent again at once; of a large one the client is told, and the next one arrives."""
+    """A small body is sent again immediately. For a large one the client gets an error, and the next one
+    arrives."""
     setting = await make_setting("a", "b", options={"replay_bytes": 10_000})
     url = f"{setting.gateway.address}/process/cam"
     assert (await setting.send("cam", 0))[0] == 200
@@ -238,7 +239,7 @@ async def test_headers_of_a_client_mislead_nobody(make_setting: MakeSetting) -> 
 
 @pytest.fixture
 def tls(tmp_path: Path) -> Tls:
-    """A certificate that nobody trusts."""
+    """An untrusted certificate."""
     return Tls(*certificate.make(tmp_path))
 
 
@@ -353,7 +354,7 @@ async def test_a_second_stream_is_told_apart_from_then_on(make_setting: MakeSett
     async def is_refused() -> bool:
         return (await setting.send("cam", 2))[0] == 404
 
-    await until(is_refused, "kept connections have come to the new process")
+    await until(is_refused, "open connections reach the new process")
     straight = await setting.straight()
     for n, headers in enumerate(({"X-Stream": "chain"}, {"X-Stream": "chain"}), 3):
         assert (await setting.send("cam", n, headers=headers))[0] == 200

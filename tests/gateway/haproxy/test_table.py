@@ -1,4 +1,4 @@
-"""The maps of HAProxy: what it is told gives the routes that are meant, and never too much at once."""
+"""HAProxy's maps: the commands give the intended routes, and no command is too large."""
 
 from urllib.parse import unquote
 
