@@ -111,7 +111,7 @@ def declare(app: App, opened: Opened, *, name: str = TASK_TYPE, **settings: Unpa
             left = {} if now.left_s is None else {"left_s": now.left_s}
             job.progress(now.fraction, str(now), bytes=now.bytes, rows=now.rows, rate=now.rate, **left)
 
-        job.progress(0.0, "opens the sources")
+        job.progress(0.0, "opening the sources")
         async with opened(job) as (publisher, ordered_at):
             attempt = AuditedAttempt(
                 app=job.app,
