@@ -53,7 +53,7 @@ class Tasks:
             self._on_crash(error)
 
     def cancel(self) -> None:
-        """Cancel all tasks, in order of age, and take no more."""
+        """Cancel all tasks, in order of age, and accept no further ones."""
         self._closed = True
         for task in list(self._tasks):
             task.cancel()

@@ -40,8 +40,8 @@ class Membership:
         self.joined = asyncio.Event()
         self.id = ""
         self.misfit = ""
-        """Why the node can't join: a living member has no protocol version in common with it; "" without
-        one."""
+        """The reason why the node can't join: a living member has no protocol version in common with it; ""
+        without one."""
         self._view = View(host)
         host.news.on_left.append(self._member_left)
 

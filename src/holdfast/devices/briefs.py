@@ -38,7 +38,7 @@ OUTCOMES = {
 
 
 class Briefs:
-    """The briefs of one outbox on one node. ``shards`` are those that the node serves now."""
+    """The briefs of one outbox on one node. ``shards`` are the shards that the node serves now."""
 
     def __init__(
         self,

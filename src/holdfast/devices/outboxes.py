@@ -177,7 +177,7 @@ class Outboxes:
         await self.store.pause(await self.check(outbox), check_device(device) if device else "")
 
     async def resume(self, outbox: str, device: str = "") -> None:
-        """End a pause. Raises OperationRefused if there is none."""
+        """End a pause. Raises OperationRefused without one."""
         if not await self.store.resume(await self.check(outbox), device):
             named = f"device {device[:200]!r}" if device else f"outbox {outbox!r}"
             raise OperationRefused(f"{named} is not paused")

@@ -63,7 +63,7 @@ OnRefused = Callable[[CommandFields, Exception], None]
 
 class Source(msgspec.Struct, frozen=True):
     """An API from which commands are fetched whenever fewer than ``low`` wait, until ``high`` do. When it has
-    no more, it is asked again after ``pause_s``."""
+    no further commands, it is asked again after ``pause_s``."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     next_page: NextPage

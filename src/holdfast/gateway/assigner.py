@@ -27,7 +27,7 @@ class Assigner:
 
     async def resolve(self, key: str) -> Member:
         """Return the living member that owns ``key``, or was given it now. Raises Unavailable with the reason
-        if there is none, and CoordinatorSilent if the coordinator doesn't answer."""
+        without one, and CoordinatorSilent if the coordinator doesn't answer."""
         known = self.placing.owner(key)
         if known is not None:
             return known

@@ -17,7 +17,7 @@ from holdfast.http.tls import PeerTls, tls_server
 BACKLOG = 4096
 
 OwnSiteCheck = Literal["", "any host", "local"]
-"""Which pages may send requests: "" for any page, "any host" for pages of the gateway's own site by
+"""The pages that may send requests: "" for any page, "any host" for pages of the gateway's own site by
 ``Origin``, and "local" for these by ``Host`` too."""
 
 

@@ -79,7 +79,7 @@ class Connections:
     If there is no room for a new connection, the one that was idle for longest is closed. If none is idle,
     the new one is in the reserve, where only other nodes and health checks are served, and other requests get
     a 503. A connection is refused with a 503 if the reserve is full too. ``most`` is lower if the process may
-    not have so many open files."""
+    not open that many files."""
 
     def __init__(self, clock: Clock, most: int) -> None:
         self._clock = clock
@@ -108,7 +108,7 @@ class Connections:
             self.most = fit
 
     def over(self, make: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.Protocol]:
-        """Return the factory of protocols for ``loop.create_server``; ``make`` makes those of aiohttp."""
+        """Return the factory of protocols for ``loop.create_server``; ``make`` makes aiohttp's own."""
 
         def made() -> _Connection:
             inner = make()

@@ -105,7 +105,7 @@ class SlotProcess(asyncio.Protocol):
             await self.kill(f"its handlers did not close within {grace_s:g} s")
 
     def _dismiss(self) -> None:
-        """Tell the process that no more calls come."""
+        """Notify the process that no further calls come."""
         if not self._transport.is_closing():
             self._transport.write_eof()
 

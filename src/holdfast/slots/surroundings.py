@@ -35,7 +35,7 @@ SIGNALS = (
     signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM,
     signal.SIGUSR1, signal.SIGUSR2,
 )  # fmt: skip
-"""The signals whose handlers are restored: those that programs use."""
+"""The signals whose handlers are restored: the ones that programs use."""
 
 STREAMS = (1, 2)
 """The descriptors of standard output and error."""

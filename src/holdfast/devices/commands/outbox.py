@@ -185,7 +185,7 @@ async def abort(
     *,
     options: Options = DEFAULTS,
 ) -> None:
-    """Send nothing more of a rollout: its scheduled commands fail, and those that are out may still succeed.
+    """Send nothing more of a rollout: its scheduled commands fail, and unanswered ones may still succeed.
     It can't be undone: add a new rollout to go on.
 
     ```

@@ -36,7 +36,7 @@ class DeviceBench(Protocol):
         """Have a device wait for commands."""
 
     async def command(self, device: str) -> tuple[str, bytes]:
-        """The next command that came to it: the id beside the payload ("" if there is none) and the
+        """The next command that came to it: the id beside the payload ("" without one) and the
         payload."""
 
     async def answer(self, device: str, id: str, payload: bytes, *, retained: bool = False) -> None:  # noqa: A002

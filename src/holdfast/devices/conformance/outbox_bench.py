@@ -18,7 +18,7 @@ Begin = Callable[[], AbstractContextManager[Writer]]
 
 OUTBOX = "doors"
 SHARDS = 3
-"""With so many, devices whose names differ in one digit lie in different ones."""
+"""Number of shards at which devices whose names differ in one digit are in different shards."""
 NOW = 1_700_000_000.0
 """The wall time of the first turn: turns bring theirs with them."""
 
@@ -29,7 +29,7 @@ LATEST_S = 14.0
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 PATIENCE_S = 30.0
-"""How long a test waits for what must come."""
+"""Seconds for which a test waits for an expected event."""
 
 
 class Driver:

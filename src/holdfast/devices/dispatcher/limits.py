@@ -44,14 +44,14 @@ class NodeLimits:
         self.forget_times(shards=spec.shards)
 
     def forget_times(self, shards: int) -> None:
-        """Start the rates again that count in wall time, for a node with so many shards."""
+        """Start the rates again that count in wall time, for a node with ``shards``."""
         share = shards / self._spec.shards
         self.rollouts = RolloutRates(share)
         if self._group is not None:
             self.groups = GroupRate(self._group, self._spec.group_rates, share)
 
     def take_share(self, shards: int) -> None:
-        """Take the share of so many shards; without any shards the share stays."""
+        """Take the share of ``shards``; without any shards the share stays."""
         spec, share = self._spec, shards / self._spec.shards
         if not share:
             return

@@ -133,7 +133,7 @@ class ServedShards(Part):
         return [shard.number for shard in self._shards.values() if shard.is_sendable(monotonic, late_s)]
 
     def send_waits_s(self, monotonic: float) -> list[float]:
-        """Return the seconds until connected shards send again, of those that don't yet."""
+        """Return the seconds until connected shards send again, for shards that don't yet."""
         waits_s = [shard.sends_from - monotonic for shard in self._shards.values() if shard.connected]
         return [wait_s for wait_s in waits_s if wait_s > 0]
 

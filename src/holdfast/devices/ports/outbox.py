@@ -82,7 +82,7 @@ class WriterSettings(msgspec.Struct, frozen=True):
 
 
 class DeviceStatus(msgspec.Struct, frozen=True):
-    """The stored state of a device. ``phases`` are those of its lanes; ``waiting`` counts its open commands,
+    """The stored state of a device. ``phases`` are its lanes' phases; ``waiting`` counts its open commands,
     up to a thousand; ``seen_at`` is a wall time. ``paused``: the device itself, not its outbox."""
 
     outbox: str
@@ -120,14 +120,14 @@ class Writer(Protocol):
         self, outbox: str, *, command: int = 0, device: str = "", supersede_key: str | None = None
     ) -> int:
         """Mark scheduled commands as cancelled: the one with this id, or all of a device, of a key, or of
-        both. After the commit the next turn closes those that are still scheduled. Return how many are
+        both. After the commit the next turn closes the ones that are still scheduled. Return how many are
         scheduled, as this transaction sees it; later ones aren't cancelled."""
 
     def pause(self, outbox: str, device: str, at: float) -> None:
         """Pause a device, or all of the outbox if it is empty. An earlier pause keeps its time."""
 
     def resume(self, outbox: str, device: str) -> bool:
-        """End a pause of exactly this device or outbox; return False if there is none."""
+        """End a pause of exactly this device or outbox; return False without one."""
 
 
 class OutboxStore(Protocol):
@@ -227,7 +227,7 @@ class OutboxStore(Protocol):
         """Send nothing to a device, or to any, until it is resumed. Answers count."""
 
     async def resume(self, outbox: str, device: str = "") -> bool:
-        """End a pause; return False if there is none."""
+        """End a pause; return False without one."""
 
     async def paused(self, outbox: str) -> Mapping[str, float]:
         """Return the paused devices, each with the wall time of its pause. An empty name means all

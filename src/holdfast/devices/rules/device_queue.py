@@ -81,7 +81,7 @@ class HeadPhase(enum.StrEnum):
 
 class Head(msgspec.Struct, frozen=True):
     """The head of one lane of a device. ``command`` is the command that is out, or was when the head was
-    held; 0 if none was. ``due`` is the wall time of the next step; None if there is none.
+    held; 0 if none was. ``due`` is the wall time of the next step; None without one.
 
     Only ``out``, ``held``, ``resumed``, ``freed`` and ``idle`` change its phase."""
 

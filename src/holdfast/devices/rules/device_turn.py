@@ -310,8 +310,8 @@ class OutboxRows(Protocol):
         """Return up to ``limit`` scheduled commands that ``cancels`` match."""
 
     def next_commands(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, StoredCommand | float]:
-        """Return the next scheduled command of each head: of those whose time has come, the oldest with the
-        highest priority. If no time has come, return the earliest. A head without scheduled commands is
+        """Return the next scheduled command of each head: among commands whose time has come, the oldest with
+        the highest priority. If no time has come, return the earliest. A head without scheduled commands is
         missing."""
 
     def overdue(self, shards: Collection[int], now: float, limit: int) -> list[StoredCommand]:

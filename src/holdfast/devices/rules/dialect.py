@@ -90,7 +90,7 @@ class JsonDialect:
 
     Args:
         field: the field of the id, in commands and answers.
-        result_field: the field of an answer's result; empty if there is none and every answer is a success.
+        result_field: the field of an answer's result; empty without one, when every answer is a success.
         success: the values of ``result_field`` that mean success.
     """
 

@@ -39,7 +39,7 @@ class Presence:
     def __init__(self, rules: PresenceRules) -> None:
         self._rules = rules
         self._since: dict[str, float] = {}
-        """When each device that is there was seen, or first asked about; the oldest first."""
+        """The time at which each present device was seen, or first asked about; the oldest first."""
         self._seen: dict[str, float] = {}
         self._silent: dict[str, int] = {}
         self._not_asked: set[str] = set()

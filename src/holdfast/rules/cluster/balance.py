@@ -126,8 +126,8 @@ def streams_to_move(
     acting: Collection[str],
     rested: float,
 ) -> list[str]:
-    """Return the keys of streams whose loads add up to about ``amount``, of those that the target may own.
-    Streams that moved here after ``rested`` stay. ``acting`` names the streams that send effects or set
+    """Return the keys of streams whose loads add up to about ``amount``, among streams that the target may
+    own. Streams that moved here after ``rested`` stay. ``acting`` names the streams that send effects or set
     timers."""
     loads = [
         StreamLoad(stream.key, stream.load, cost(stream, target))

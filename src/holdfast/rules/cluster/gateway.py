@@ -78,7 +78,7 @@ class Routes:
             self.forget(key)
 
     def changed(self) -> dict[str, GatewayRoute | None]:
-        """Return the changes since the last call: routes by key, None for those that no longer exist."""
+        """Return the changes since the last call: routes by key, None for routes that no longer exist."""
         changed, self._changed = self._changed, {}
         return {key: self._routes.get(key) for key in changed}
 
@@ -152,7 +152,7 @@ class GatewayPlacing:
 
     def reader(self, key: str, failures: int) -> Member:
         """Return a member that can answer a query of ``key``: the owner first, and after each failure the
-        next one. Raises Unavailable if there is none."""
+        next one. Raises Unavailable without one."""
         route = self._routes.get(key)
         able = readers(key, self._members.values(), route.member if route is not None else "")
         if not able:

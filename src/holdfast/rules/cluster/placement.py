@@ -178,8 +178,8 @@ def choose(
     """Choose the member to own a new ``key``; None if no member has room.
 
     ``pending`` counts the streams placed on each member since its last load report. ``acting`` names streams
-    that send effects or set timers, in addition to those of the members. ``state_version`` is the version of
-    the key's state, 0 if it isn't known."""
+    that send effects or set timers, in addition to the members' own lists. ``state_version`` is the version
+    of the key's state, 0 if it isn't known."""
     extra, known, stream = pending or {}, list(members), key.partition("/")[0]
     acts = stream in acting or any(stream in (member.load.acting or ()) for member in known)
     able = [

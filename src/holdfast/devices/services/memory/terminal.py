@@ -80,7 +80,7 @@ class Terminal:
 
     Attributes:
         silent: it never answers.
-        received, crowded: commands that came, and those of them that came while it was busy, which it drops.
+        received, crowded: commands that came, and the ones that came while it was busy, which it drops.
         at_once: the most commands that it had at a time.
         lost, crashes: lost commands and answers, and how often it went away.
     """

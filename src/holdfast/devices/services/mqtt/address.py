@@ -47,7 +47,7 @@ class MqttAddress:
         qos: the quality of service of commands and answers.
         connections: the number of connections over which the devices of an identity are spread.
         hears: ``all``: receive all devices' answers, by a wildcard, for the only dispatcher; ``own``: receive
-            those of its own devices, by a subscription each.
+            the answers of its own devices, by a subscription each.
         keepalive_s: silence after which the connection is tested; it ends after as much again.
         session_s: how long the broker keeps answers for a disconnected identity; 0: not at all. Brokers of
             3.1.1 have a time of their own.

@@ -292,7 +292,7 @@ class MqttDevices:
         return self.address.connections > 1 and self.address.version == "5"
 
     def _all_device_filters(self, connections: int) -> list[str]:
-        """Return the filters for messages of all devices, which so many connections share. The number is part
+        """Return the filters for messages of all devices, which ``connections`` share. The number is part
         of the group's name, because the broker keeps the sessions of former connections and would give them a
         share."""
         group = f"$share/{self._identity}:{connections}/" if connections > 1 else ""

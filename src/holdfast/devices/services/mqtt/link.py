@@ -226,7 +226,7 @@ class Link:
 
     async def _may_connect(self) -> bool:
         """Return whether this node owns the client id; False also if that is unknown. On MQTT 3.1.1 only this
-        tells a takeover from a broken connection."""
+        distinguishes a takeover from a broken connection."""
         if self._still_ours is None:
             return True
         try:

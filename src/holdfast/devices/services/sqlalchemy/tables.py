@@ -232,7 +232,7 @@ cancel = Table(
     Column("shard", Integer, nullable=False),
     Column("device", String(255), nullable=False),
     Column("supersede_key", String(255)),
-    # Commands of the device with lower ids, or those of them with the key.
+    # Commands of the device with lower ids, or only the ones with the key.
     Column("below", BigInteger, nullable=False),
     # Only this one, if not 0.
     Column("command", BigInteger, nullable=False, server_default="0"),

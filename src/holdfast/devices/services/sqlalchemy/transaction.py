@@ -32,8 +32,8 @@ Rows = Sequence[Sequence[Any]]
 
 
 class SqliteTransaction:
-    """A transaction of SQLite, which begins with the write lock. Errors are those of the driver, or of
-    SQLAlchemy where its connection was used; after one the connection must not be used again.
+    """A transaction of SQLite, which begins with the write lock. Errors are the driver's, or
+    SQLAlchemy's where its connection was used; after one the connection must not be used again.
 
     Args:
         full: commits wait for the disk.

@@ -19,7 +19,7 @@ _END = re.compile(r";\s*(?:\n\n|\Z)")
 
 
 def statements(number: int, dialect: Dialect) -> list[str]:
-    """Return the statements of one migration. Only those of the second may be executed again."""
+    """Return the statements of one migration. Only the second one's may be executed again."""
     name = f"{number:04d}_outbox.{dialect}.sql"
     sql = resources.files(__package__).joinpath(name).read_text()
     return [statement.strip() for statement in _END.split(sql) if statement.strip()]
