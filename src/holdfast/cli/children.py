@@ -22,7 +22,7 @@ PROGRAM = "from holdfast.cli.children import main; main()"
 
 class Launcher:
     """Starts nodes with ``arguments`` and ``config`` in ``folder``, or in the working directory. Their logs
-    go to ``stderr``, or with those of this process, and ``environment`` is added to theirs. They end with
+    go to ``stderr``, or with the log of this process, and ``environment`` is added to theirs. They end with
     the launcher and with this process, however it ends."""
 
     def __init__(

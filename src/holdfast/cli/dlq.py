@@ -72,7 +72,7 @@ async def ls(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """List dead letters: all, those of a stream, or with --app those of tasks.
+    """List dead letters: all, of a stream, or with --app of tasks.
 
     ```
     holdfast dlq ls
@@ -149,7 +149,7 @@ async def redrive(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Send dead letters to their queue again, in order: those of a stream, or with --app those of tasks.
+    """Send dead letters to their queue again, in order: letters of a stream, or with --app of tasks.
     Tasks get all their tries again. Effects go to their targets again, with the same ids.
 
     ```

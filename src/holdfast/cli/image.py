@@ -64,8 +64,8 @@ async def build(
             machine's.
         requirements: File with the requirements, instead of those above.
         extra: Optional dependencies of the project to install; may be repeated.
-        upgrade: Take the newest packages that the requirements allow, instead of those of an earlier build
-            here.
+        upgrade: Take the newest packages that the requirements allow, instead of the packages of an earlier
+            build here.
         model: File or folder in the project that gets its own layer; may be repeated. Files from 4 MiB have
             one anyway.
         exclude: Pattern of paths to leave out; may be repeated. Names that begin with a dot, keys and

@@ -33,8 +33,8 @@ async def set_(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Limit the tasks of an app: those that run on all nodes together and on each node, and those of a type
-    that begin per second. 0 removes a limit.
+    """Limit the tasks of an app: how many run on all nodes together and on each node, and how many of a type
+    begin per second. 0 removes a limit.
 
     Running tasks continue; none begins while more run than the new limit allows.
 

@@ -54,7 +54,7 @@ async def set_(
         group: The group whose limits count, such as a customer.
         priority: The higher the sooner.
         timeout_s: Seconds for one attempt, instead of the time of its type.
-        tries: The most attempts, instead of those of its type.
+        tries: The most attempts, instead of its type's.
     """
     from holdfast.operate import periodic  # noqa: PLC0415
     from holdfast.operate.tasks import tasks_warning  # noqa: PLC0415

@@ -99,7 +99,7 @@ async def send(
         delay_s: Seconds before it may begin.
         at: Time at which it may begin, such as 2026-12-24T18:00+01:00; a past time means at once.
         timeout_s: Seconds for one attempt, instead of the time of its type.
-        tries: The most attempts, instead of those of its type.
+        tries: The most attempts, instead of its type's.
         then: A task to send when it has succeeded, as a JSON object; may be repeated.
         on_failure: A task to send if it ends otherwise, as a JSON object; may be repeated.
         wait: Wait for its outcome; the exit code is 1 unless it succeeds.

@@ -51,7 +51,7 @@ class AccessSettings(NamedTuple):
         names: the names of this server in ``Host``, in addition to addresses and names of loopback.
         identity_header: the header in which a proxy says who calls; "" for none.
         proxies: the networks of the proxies that are believed.
-        identity_rights: what those who come by a proxy may do.
+        identity_rights: the rights of users who come by a proxy.
         operators: of these, who may also change something.
     """
 
@@ -258,7 +258,7 @@ def settings_for(
     local = is_loopback(host)
     if not (local or tokens or identity_header):
         raise ConfigError(
-            f"--host {host!r} can be reached from other machines: give --tokens FILE with those who may use"
+            f"--host {host!r} can be reached from other machines: give --tokens FILE with the users of"
             " the console (`holdfast console-token` writes it), or --identity-header and --proxy"
         )
     return AccessSettings(

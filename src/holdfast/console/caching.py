@@ -31,7 +31,7 @@ class SharedReads(Generic[T]):
         self._reads: OrderedDict[Hashable, asyncio.Future[_Read[T]]] = OrderedDict()
 
     async def get(self, name: Hashable, read: Callable[[], Awaitable[T]]) -> T:
-        """Return the value of this name; ``read`` reads it if there is none."""
+        """Return the value of this name; ``read`` reads a missing one."""
         future = self._reads.get(name)
         if future is None or self._is_over(future):
             future = asyncio.ensure_future(self._timed(read))
@@ -43,7 +43,7 @@ class SharedReads(Generic[T]):
         return (await asyncio.shield(future)).value
 
     def clear(self) -> None:
-        """Forget all values after a change, those that are being read too."""
+        """Forget all values after a change, also values that are being read."""
         self._reads.clear()
 
     async def _timed(self, read: Callable[[], Awaitable[T]]) -> _Read[T]:

@@ -36,7 +36,8 @@ PAUSE_S = 1.0
 number of writes is what takes time."""
 
 PAUSE_PER_STREAM_S = 0.02
-"""Seconds by which each open stream makes that pause longer, so that many pages together ask no more."""
+"""Seconds by which each open stream makes that pause longer, so that many pages together don't ask more
+often."""
 
 
 class EventStream:

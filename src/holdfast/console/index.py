@@ -349,7 +349,7 @@ class StreamIndex:
         self.read_at = self._clock.monotonic()
 
     def _take_claims(self, claims: Iterable[Claim], changed: Collection[str]) -> None:
-        """Take all claims as they were read. Those of ``changed`` keys are newer in the index."""
+        """Take all claims as they were read. Claims of ``changed`` keys are newer in the index."""
         read = [claim for claim in claims if claim.key not in changed]
         known = {claim.key: claim.member for claim in of_streams(read)}
         newer = {key: claim for key, claim in self.others.items() if key in changed}

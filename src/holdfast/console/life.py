@@ -32,8 +32,8 @@ class SeenOpening(msgspec.Struct, frozen=True, gc=False):
 
 def node_at(openings: Iterable[SeenOpening], at: float) -> str:
     """Return the node whose opening of a stream stood at a wall time. It is empty if no opening was seen both
-    before and after that time, because another may have stood then, and if clocks differ so much that several
-    nodes may have had the stream."""
+    before and after that time, because another may have stood then, and if clocks differ by enough that
+    several nodes may have had the stream."""
     nodes = {opening.node for opening in openings if opening.since <= at <= opening.until}
     return nodes.pop() if len(nodes) == 1 else ""
 

@@ -18,7 +18,7 @@ from holdfast.http.watched_files import LOOK_S
 from holdfast.ports.clock import Clock
 
 Right = Literal["read", "operate", "pictures"]
-"""What a caller may do: see the pages, change something, see pictures of cameras."""
+"""The rights of a caller: see the pages, change something, see pictures of cameras."""
 
 RIGHTS: tuple[Right, ...] = get_args(Right)
 

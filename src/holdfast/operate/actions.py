@@ -70,7 +70,7 @@ class Action(Generic[SubjectT]):
         confirm: the label of the box to tick before a form does it; "" if none is needed.
         warning: why it must be confirmed, as part of a sentence.
         unavailable: why it may be unavailable, for the button of the form.
-        form: values that the form sends besides its inputs.
+        form: values that the form sends in addition to its inputs.
         status: the HTTP status of a success.
     """
 

@@ -36,7 +36,7 @@ NAMES_MAX = 10_000
 """The most identities of a stream that are read to find the messages that it has passed."""
 
 BatchAct = Callable[[Queue, Sequence[str]], Awaitable[int]]
-"""A function that acts on dead letters of a queue, and returns the number of those that exist."""
+"""A function that acts on dead letters of a queue, and returns the number of existing ones."""
 
 Failed = Callable[[str, HoldfastError], None]
 """A function for the error of a queue or of a dead letter; the others go on."""
@@ -168,7 +168,7 @@ async def _renamed(services: Services, queues: Mapping[str, Mapping[str, str]]) 
 
 async def redrive(services: Services, ids: Mapping[str, Sequence[str]], failed: Failed) -> int:
     """Send these dead letters, by queue, again: messages and tasks to their queues, tasks with all their
-    tries, and effects to their targets. Returns the number of those that existed."""
+    tries, and effects to their targets. Returns the number of existing ones."""
     count = 0
     for queue, some in ids.items():
         try:
@@ -204,7 +204,7 @@ async def _redrive_messages(services: Services, ids: Mapping[str, Sequence[str]]
 
 
 async def purge(services: Services, ids: Mapping[str, Sequence[str]], failed: Failed) -> int:
-    """Remove these dead letters, by queue, for good. Returns the number of those that existed."""
+    """Remove these dead letters, by queue, for good. Returns the number of existing ones."""
     return await _each_queue(services, ids, failed, lambda queue, some: queue.purge(some))
 
 
@@ -232,7 +232,7 @@ async def _each_queue(
 
 class FoundDeadLetters(NamedTuple):
     """Dead letters of a queue, in order of id. ``looked_at`` is the number that was read for them, and
-    ``next`` the id after which there may be more; empty for no more."""
+    ``next`` the id after which there may be more; empty at the end."""
 
     letters: Sequence[DeadLetter]
     looked_at: int
@@ -265,7 +265,7 @@ async def find(
 
 class DeadLettersDone(msgspec.Struct):
     """The outcome for some dead letters: the numbers ``asked`` for and ``done``, the ``missing`` ids, and
-    the errors of those that ``failed``."""
+    the errors of the ``failed`` ones."""
 
     asked: int
     done: int

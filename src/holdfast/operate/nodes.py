@@ -23,7 +23,7 @@ def named(members: Sequence[Member], name: str) -> Member:
 
 
 async def owner_of(services: Services, members: Sequence[Member], key: str) -> Member:
-    """Return the member that owns a stream. Raises OperationRefused if there is none."""
+    """Return the member that owns a stream. Raises OperationRefused without one."""
     claim = await services.coordinator().lookup(key)
     for member in members:
         if claim is not None and member.id == claim.member:

@@ -28,7 +28,7 @@ async def set_entry(services: Services, app: str, name: str, entry: ScheduleEntr
 
 
 async def remove_entry(services: Services, app: str, name: str) -> None:
-    """Remove an entry; tasks that were sent continue. Raises OperationRefused if there is none."""
+    """Remove an entry; tasks that were sent continue. Raises OperationRefused without one."""
     await _schedules(services, app).remove(name)
 
 

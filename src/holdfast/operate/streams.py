@@ -39,7 +39,7 @@ Seq = Annotated[int, Meta(ge=0)]
 
 class StreamRecord(msgspec.Struct):
     """A stream's checkpoint without its state. ``told`` is the owner of a changed stream, if it could be
-    notified."""
+    notified."""  # prose: the field's name
 
     stream: str
     key: str

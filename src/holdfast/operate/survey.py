@@ -49,8 +49,8 @@ class QueueStatus(msgspec.Struct):
 class StreamStatus(msgspec.Struct):
     """One stream. ``owner`` is a node's name, or empty; ``quiet_s`` is the time since the last commit. Its
     owner reports ``waits`` (what it waits for), ``runs`` (what its handler has been working on for a while)
-    and ``effects`` (those that no target has taken). The next of its ``timers`` is due in ``next_timer_s``,
-    and its next work without a message in ``due_s``."""
+    and ``effects`` (the ones that no target has taken). The next of its ``timers`` is due in
+    ``next_timer_s``, and its next work without a message in ``due_s``."""
 
     stream: str
     key: str
@@ -85,7 +85,7 @@ class StreamStatus(msgspec.Struct):
 class Survey(msgspec.Struct):
     """The whole cluster at one moment. ``calls_per_message`` counts calls to metered services for each
     message that the living nodes have handled, or None before the first. ``troubles`` are problems of nodes
-    and queues in words. ``tables`` are those of products."""
+    and queues in words. ``tables`` are the products' tables."""
 
     nodes: list[Member]
     queues: list[QueueStatus]
@@ -176,8 +176,8 @@ async def _filled(services: Services) -> set[str]:
 
 
 def undeclared_queues(filled: Collection[str], run: Collection[str]) -> list[str]:
-    """Return a sentence for each queue that holds messages and isn't among those that nodes ``run``. Without
-    such nodes there are none."""
+    """Return a sentence for each queue that holds messages and isn't among the queues that nodes ``run``.
+    Without such nodes there are none."""
     return [
         f"no node runs {name!r}, whose queue holds messages: start one whose app declares it, or find the"
         f" program that sends there. The nodes run {', '.join(sorted(run))}"
@@ -301,7 +301,7 @@ async def _reports(
 
 
 def of_streams(claims: Iterable[Claim]) -> list[Claim]:
-    """Return the claims of streams, without those of products."""
+    """Return the claims of streams, without the products' claims."""
     labels = tuple(product.claim_label for product in products() if product.claim_label)
     return [claim for claim in claims if not claim.key.startswith(labels)]
 

@@ -1,5 +1,5 @@
-"""Tasks of an app: listed, shown, cancelled, retried. ``services`` must know the app's tasks, as those that
-:func:`holdfast.tasks.opening.producing` finds."""
+"""Tasks of an app: listed, shown, cancelled, retried. ``services`` must know the app's tasks, as the
+services of :func:`holdfast.tasks.opening.producing` do."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ async def check_app(services: Services, app: str) -> None:
 
 @contextlib.asynccontextmanager
 async def services_of(services: Services, app: str) -> AsyncIterator[Services]:
-    """Yield the services that know an app's tasks: these, or those that its nodes have put into the
+    """Yield the services that know an app's tasks: these, or the ones that its nodes have put into the
     registry."""
     found = await discovered(services.config, lambda: app, needs=PRODUCER_NEEDS, reads_only=True)
     if found is services.config:

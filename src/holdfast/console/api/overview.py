@@ -59,8 +59,8 @@ class StreamCounts(msgspec.Struct):
 class OverviewAnswer(msgspec.Struct):
     """The cluster at a glance. ``lost`` are nodes that ended without a drain within the last hour, the last
     one first. ``needs`` is what needs attention, the worst first. ``products`` has the tables of products.
-    ``samples`` are those of the last hour, oldest first. ``age_s`` is the age of the data from nodes, and
-    ``index_age_s`` that of the data of streams; null while they are read for the first time."""
+    ``samples`` are the samples of the last hour, oldest first. ``age_s`` is the age of the data from nodes,
+    and ``index_age_s`` that of the data of streams; null while they are read for the first time."""
 
     nodes: list[NodeRecord]
     lost: list[LostNodeRecord]

@@ -22,7 +22,7 @@ DESCRIPTION = f"{PREFIX}/openapi.json"
 
 
 def operations(parts: ConsoleParts) -> list[Operation]:
-    """Return all operations: Holdfast's own, and those of products."""
+    """Return all operations: Holdfast's own, and the products'."""
     return [
         *ClusterOperations(parts).all(),
         *StreamOperations(parts).all(),

@@ -72,8 +72,8 @@ class TaskRow(NamedTuple):
 
 
 class FoundTasks(NamedTuple):
-    """Tasks that match, the number that was read, and the id after which there may be more; "" for no
-    more."""
+    """Tasks that match, the number that was read, and the id after which there may be more; "" at
+    the end."""
 
     tasks: Sequence[Task]
     looked: int
