@@ -367,7 +367,7 @@ async def test_an_ended_task_whose_body_nobody_has_needs_a_new_one(rig: Rig) -> 
 async def test_a_batch_is_not_run_anew_but_tells_which_of_its_tasks_failed(rig: Rig) -> None:
     await rig.store.count([CountMember("b", 2, place, failed=place == 1) for place in (0, 1)])
     status, said = await rig.post({"trace_id": "b"})
-    assert (status, "'b' is a batch; retry those of its tasks that failed: b-1" in said["detail"]) == (
+    assert (status, "'b' is a batch; retry its failed tasks: b-1" in said["detail"]) == (
         409,
         True,
     )

@@ -510,7 +510,7 @@ async def test_a_batch_is_not_retried_but_tells_which_of_its_tasks_failed(rig: R
         await rig.producer.retry(standing)
     ended = [CountMember("b", 14, place, failed=place != 1) for place in range(14)]
     failed = (await rig.store.count(ended))[-1]
-    told = "'b' is a batch; retry those of its tasks that failed: b-0, b-2, .*, b-10 and 3 more$"
+    told = "'b' is a batch; retry its failed tasks: b-0, b-2, .*, b-10 and 3 more$"
     with pytest.raises(OperationRefused, match=told):
         await rig.producer.retry(failed)
 

@@ -49,7 +49,7 @@ class RequestRefused(HoldfastError):
 
 PROBLEMS: tuple[tuple[type[HoldfastError] | tuple[type[HoldfastError], ...], str, str, int], ...] = (
     (NotOwner, "not-owner", "Another node owns the stream", 421),
-    (Busy, "busy", "The stream takes no more for the moment", 429),
+    (Busy, "busy", "The stream has no room for the moment", 429),
     (TargetAway, "target-away", "A target of the stream takes nothing", 503),
     (NotKnown, "not-known", "Not found", 404),
     (OperationRefused, "refused", "Refused in the present state", 409),

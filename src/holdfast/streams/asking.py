@@ -84,7 +84,7 @@ async def ask(
             reply = await peer.call(member.address, query, left_s + LATE_S)
             if isinstance(reply, QueryReply):
                 return _read(reply)
-            failed: HoldfastError = Unavailable(f"{member.name} has just joined anew")
+            failed: HoldfastError = Unavailable(f"{member.name} has just joined again")
         except (Unavailable, OutcomeUnknown) as error:
             failed = error
         failures += 1

@@ -83,7 +83,7 @@ class Moves:
         if isinstance(reply, Done) and not reply.ok:
             return reply.text
         if not host.membership.alive and not host.draining:
-            return "the coordinator is silent: nobody can be told that the stream moves"
+            return "the coordinator is silent, so the move can't be recorded"
         knows_deep = deep and isinstance(reply, Done) and reply.reserves
         if self._owners.move(key, target, knows_deep=knows_deep):
             return ""

@@ -686,7 +686,7 @@ def refuse_batch(task: Task) -> None:
         return
     failed = failed_in(task)
     more = f" and {len(failed) - FAILED_NAMED} more" if len(failed) > FAILED_NAMED else ""
-    advice = f"retry those of its tasks that failed: {', '.join(failed[:FAILED_NAMED])}{more}"
+    advice = f"retry its failed tasks: {', '.join(failed[:FAILED_NAMED])}{more}"
     raise OperationRefused(
         f"{task.task_id!r} is a batch; {advice if failed else 'none of its tasks has failed'}"
     )

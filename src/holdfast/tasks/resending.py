@@ -98,5 +98,5 @@ def _why_not(task: Task | None, letters: Sequence[DeadLetter]) -> str:
     if task.effects and not _marked(task) and not _are_pending(task, letters):
         return "other effects of its task are pending; send it again once they are taken"
     if not task.briefed:
-        return "the producer of its task is yet to be told the outcome; send it again later"
+        return "the producer of its task has not got the outcome yet; send it again later"
     return ""

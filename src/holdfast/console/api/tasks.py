@@ -35,7 +35,7 @@ Since = Annotated[
     Meta(
         ge=0,
         le=SECONDS_MAX,
-        description="Only tasks that were queued, started or ended within the last so many seconds.",
+        description="Only tasks that were queued, started or ended within this many last seconds.",
     ),
 ]
 Rate = Annotated[float, Meta(ge=0, le=COUNT_MAX)]

@@ -277,11 +277,11 @@ class QueueConformance:
         await queue.send([Outgoing(b"x"), Outgoing(b"y")])
         old = {d.body: d.receipt for d in await _receive(queue, 2, self.tick_s)}
         new = {d.body: d.receipt for d in await _receive(queue, 2, LONG_S)}
-        told = await queue.delete([old[b"x"], new[b"y"]])
+        answered = await queue.delete([old[b"x"], new[b"y"]])
         if not queue.tells_stale:
-            assert set(told) <= {old[b"x"]}
+            assert set(answered) <= {old[b"x"]}
             return
-        assert told == await queue.delete([old[b"x"]]) == [old[b"x"]]
+        assert answered == await queue.delete([old[b"x"]]) == [old[b"x"]]
         assert await queue.give_back([new[b"x"]], 0) == []
         [delivery] = await _receive(queue, 1)
         assert (delivery.body, delivery.receives) == (b"x", 3)
@@ -365,7 +365,7 @@ class QueueConformance:
     async def test_lag_is_the_age_of_the_oldest(self, queue: Queue) -> None:
         if not queue.tells_lag:
             assert (await queue.depth()).lag_s == 0
-            pytest.skip("this queue doesn't tell its lag")
+            pytest.skip("this queue has no lag")
         assert (await queue.depth()).lag_s == 0
         await queue.send([Outgoing(b"1")])
         [delivery] = await _receive(queue, 1)

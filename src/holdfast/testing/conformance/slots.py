@@ -238,7 +238,7 @@ class StreamSlotsConformance(SlotsConformance):
         assert "not open" in ran.error
 
     @pytest.mark.parametrize(
-        "request_, fault, told",
+        "request_, fault, error_text",
         [
             (b'"boom"', "handler", "ValueError: boom \N{SNOWMAN}"),
             (b'"junk"', "request", "no such question"),
@@ -246,13 +246,13 @@ class StreamSlotsConformance(SlotsConformance):
         ],
     )
     async def test_a_failing_query_says_how_and_harms_nothing(
-        self, slots: StreamSlotMaker, request_: bytes, fault: str, told: str
+        self, slots: StreamSlotMaker, request_: bytes, fault: str, error_text: str
     ) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         queried = await slot.query("count", "k", None, 0, request_)
         assert (queried.answer, queried.fault) == (None, fault)
-        assert told in queried.error
+        assert error_text in queried.error
         assert "Traceback" in queried.detail
         assert _counts(await _run(slot, "count", MessageWork(0, 1, b"x"))) == [1]
 
@@ -295,7 +295,7 @@ class StreamSlotsConformance(SlotsConformance):
         def run(key: str, seq: int) -> Coroutine[Any, Any, RunResult]:
             return slot.run("count", key, [MessageWork(0, seq, b"x")], 1, LONG_S)
 
-        told: list[Any] = await asyncio.gather(
+        finished: list[Any] = await asyncio.gather(
             slot.open("count", "k", b"v2:10", 2),
             run("k", 1),
             slot.open("count", "other", b"v2:70", 2),
@@ -306,7 +306,7 @@ class StreamSlotsConformance(SlotsConformance):
             slot.open("count", "k", b"v2:20", 2),
             run("k", 4),
         )
-        rans: list[RunResult] = [ran for ran in told if ran is not None]
+        rans: list[RunResult] = [ran for ran in finished if ran is not None]
         assert [_counts(ran) for ran in rans] == [[11], [71], [12], [], [21]]
         assert [bool(ran.error) for ran in rans] == [False, False, False, True, False]
 

@@ -114,7 +114,7 @@ class TaskRecords(TasksFixtures):
         assert added.epoch > begun.epoch
         assert await tasks.resend_effects([again]) == [added], "a repeat"
         await tasks.handed_over([EffectsLeft("k", begun.epoch)])
-        assert await other_tasks.get("k") == added, "what is told late is of the others"
+        assert await other_tasks.get("k") == added, "a late report adds the others only"
         now = await tasks.now()
         assert await tasks.expire(now + EFFECTS_KEEP_S / 2) == 0
         await tasks.handed_over([EffectsLeft("k", added.epoch)])
@@ -151,9 +151,9 @@ class TaskRecords(TasksFixtures):
         assert await other_tasks.get("k") == ended
         [begun] = await tasks.start([wish("f")])
         await tasks.end([EndAttempt("f", begun.epoch, State.FAILED, stored=b"object")])
-        [anew] = await tasks.reset(["f"])
-        assert anew is not None
-        assert anew.stored == b""
+        [renewed] = await tasks.reset(["f"])
+        assert renewed is not None
+        assert renewed.stored == b""
 
     async def test_effects_of_a_task_whose_brief_is_not_sent_wait(self, tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k")])
@@ -174,7 +174,7 @@ class TaskRecords(TasksFixtures):
         assert await tasks.due(LEASE_S / 2, 10, LEASE_S) == []
         [due] = await other_tasks.due(2 * LEASE_S, 10, LEASE_S)
         assert (due.task_id, due.message, due.until) == ("k", message, delayed.until)
-        assert await tasks.due(2 * LEASE_S, 10, LEASE_S) == [], "it is in somebody's hands"
+        assert await tasks.due(2 * LEASE_S, 10, LEASE_S) == [], "another node has it"
         assert [task.task_id for task in await tasks.due(4 * LEASE_S, 10, LEASE_S)] == ["k"], "and then not"
         await tasks.messages_sent(["k", "unknown"])
         known = await other_tasks.get("k")
@@ -206,7 +206,7 @@ class TaskRecords(TasksFixtures):
             True,
         )
         [due] = await tasks.due(0.0, 10, LEASE_S)
-        assert (due.task_id, due.message) == ("k", b"m"), "whoever receives it tells its producer"
+        assert (due.task_id, due.message) == ("k", b"m"), "its receiver notifies the producer"
         await tasks.briefed([("k", cancelled.epoch)])
         assert [task.task_id for task in await tasks.due(FOREVER, 10, LEASE_S)] == ["later"]
 
@@ -232,7 +232,7 @@ class TaskRecords(TasksFixtures):
         assert await tasks.expire(delayed.send_at - 1.0) == 0
         assert await other_tasks.get("k") == delayed
         [refused] = await tasks.start([wish("cancelled")])
-        assert refused == msgspec.structs.replace(cancelled, briefed=True), "it runs no more"
+        assert refused == msgspec.structs.replace(cancelled, briefed=True), "it never runs again"
         [begun] = await tasks.start([wish("k")])
         assert (begun.state, begun.send_at) == (State.RUNNING, 0.0)
         assert await tasks.expire(FOREVER) == 2
@@ -308,9 +308,9 @@ class TaskRecords(TasksFixtures):
         assert isinstance(ended, Task)
         assert ended.follow_ups == follow_ups
         assert await other_tasks.start([wish("k", follow_ups=b"of another message")]) == [ended]
-        [anew] = await tasks.reset(["k"])
-        assert anew is not None
-        assert anew.follow_ups == b"", "they come with the message"
+        [renewed] = await tasks.reset(["k"])
+        assert renewed is not None
+        assert renewed.follow_ups == b"", "they come with the message"
         [again] = await other_tasks.start([wish("k", follow_ups=b"of its message")])
         assert again.follow_ups == b"of its message"
 
@@ -550,9 +550,9 @@ class TaskRequests(TasksFixtures):
         self, tasks: TaskStore, other_tasks: TaskStore
     ) -> None:
         await tasks.count([CountMember("b", 2, 0)])
-        told = await other_tasks.cancel("b", "not needed")
-        assert told is not None
-        assert (told.state, told.cancel, told.members) == (State.QUEUED, "not needed", "10")
+        found_task = await other_tasks.cancel("b", "not needed")
+        assert found_task is not None
+        assert (found_task.state, found_task.cancel, found_task.members) == (State.QUEUED, "not needed", "10")
         [ended] = await tasks.count([CountMember("b", 2, 1, failed=True)])
         assert (ended.state, ended.cancelled) == (State.FAILED, True)
         assert ended.detail == "cancelled: not needed; 1 of 2 tasks did not succeed"
@@ -592,15 +592,15 @@ class TaskRequests(TasksFixtures):
         await tasks.briefed([("k", begun.epoch)])
         assert await tasks.get("k") == ended, "that was the brief of the first one"
         await tasks.briefed([("k", ended.epoch)])
-        told = await other_tasks.get("k")
-        assert told is not None
-        assert told.briefed
+        found_task = await other_tasks.get("k")
+        assert found_task is not None
+        assert found_task.briefed
 
     async def test_a_running_task_learns_of_it(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k")])
-        told = await other_tasks.cancel("k", "not needed")
-        assert told is not None
-        assert (told.state, told.cancel) == (State.RUNNING, "not needed")
+        found_task = await other_tasks.cancel("k", "not needed")
+        assert found_task is not None
+        assert (found_task.state, found_task.cancel) == (State.RUNNING, "not needed")
         [beaten] = await tasks.beat([AttemptBeat("k", begun.epoch, 0.0)])
         assert isinstance(beaten, Task)
         assert beaten.cancel == "not needed"
