@@ -254,11 +254,11 @@ async def _forget_then_send(self: Producer, delayed: Any, ahead_s: float) -> Non
     await self._queue_of(delayed[0].type).send([Outgoing(each.message, key=each.trace) for each in delayed])
 
 
-_tell_completer = Completer.tell
+_take_ended = Completer.take_ended
 
 
-def _tell_without_effects(self: Completer, item: HeldTask, ended: Task) -> None:
-    _tell_completer(self, item, msgspec.structs.replace(ended, effects=b""))
+def _take_without_effects(self: Completer, item: HeldTask, ended: Task) -> None:
+    _take_ended(self, item, msgspec.structs.replace(ended, effects=b""))
 
 
 _send_effects = EffectSender.send
@@ -531,8 +531,8 @@ RULES: dict[str, Mutation] = {
     "task-effects-again": Mutation(
         "who finds a task ended with effects left hands them over",
         Completer,
-        "tell",
-        _tell_without_effects,
+        "take_ended",
+        _take_without_effects,
         world="tasks",
     ),
     "batch-count": Mutation(

@@ -164,7 +164,7 @@ def test_a_weak_secret_is_refused_and_not_shown(secret: str) -> None:
 
 
 def test_a_file_that_cannot_be_read(place: Path) -> None:
-    assert "no file" in refusal(file=Path("absent.toml"))
+    assert "isn't a file" in refusal(file=Path("absent.toml"))
     (place / "holdfast.toml").write_text("port = \n")
     text = refusal()
     assert "'holdfast.toml' can't be read" in text

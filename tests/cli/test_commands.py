@@ -86,7 +86,7 @@ async def bury(services: Services) -> None:
         (["status", "--set", "ttl=1"], 2, "did you mean 'ttl_s'?"),
         (["status", "--url", "amqp://:hunter2@h"], 2, "url (as coordinator_url) is"),
         (["status", "--url", "sqlite://"], 2, "names no path"),
-        (["status", "--config", "absent.toml"], 2, "no file"),
+        (["status", "--config", "absent.toml"], 2, "isn't a file"),
         (["streams", "pause", "cam-1"], 2, "must be STREAM/KEY"),
         (["streams", "pause", KEY], 1, "no stream 'detect/cam-1'"),
         (["streams", "reset", KEY], 2, "--yes"),
@@ -779,8 +779,8 @@ def test_doctor_says_what_can_not_be_made(holdfast: Any, place: Path) -> None:
     )
     assert outcome.code == 2
     found = {line["check"]: line for line in outcome.lines}
-    assert f"and {place / 'way'} is no directory" in found["state store"]["text"]
-    assert f"and {place / 'way'} is no directory" in found["objects"]["text"]
+    assert f"and {place / 'way'} isn't a directory" in found["state store"]["text"]
+    assert f"and {place / 'way'} isn't a directory" in found["objects"]["text"]
     assert {found[check]["verdict"] for check in ("state store", "objects")} == {"failed"}
 
 

@@ -273,7 +273,7 @@ def test_settings_whose_services_can_not_be_used_end_no_node(
     process.wait_for(IN_USE)
     (place / "notes.txt").write_text("no database" * 100)
     (place / "holdfast.toml").write_text('url = "sqlite:///notes.txt"\n')
-    assert said(process, "notes.txt is no sound SQLite database")
+    assert said(process, "notes.txt isn't a sound SQLite database")
     process.wait_for(KEPT)
     write(2, end="x = (\n")  # nobody can tell the registry which app it is
     process.wait_for(KEPT, 1)

@@ -61,7 +61,7 @@ def test_the_store_of_values_and_the_back_up_of_dead_letters_are_looked_at(
     )
     assert "✓ values: file:values: there is no folder" in outcome.out
     assert "✗ dead-letter backup: " in outcome.out
-    assert f"there is no file {place}/plain/letters.jsonl yet, and " in outcome.out
+    assert f"file {place}/plain/letters.jsonl doesn't exist yet, and " in outcome.out
     assert outcome.code == 2
     away = "postgresql://nobody:hunter2@127.0.0.1:1/letters"
     outcome = holdfast("doctor", "-s", f"dlq_backup_url={away}")

@@ -192,8 +192,8 @@ def test_hours_limit_what_is_replayed(holdfast: Any, cameras: None) -> None:
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (("--since", "yesterday"), "--since yesterday is no hour"),
-        (("--until", "2026-13-01"), "--until 2026-13-01 is no hour"),
+        (("--since", "yesterday"), "--since yesterday isn't an hour"),
+        (("--until", "2026-13-01"), "--until 2026-13-01 isn't an hour"),
         (("--since", "2026-11-22", "--until", "2026-11-21"), "no hour is left"),
         (("--from", "gopher://host"), "archive is 'gopher://host': nothing serves that"),
         (("--from", "nowhere"), "the archive has no messages of cameras/cam-1"),

@@ -317,7 +317,7 @@ def test_letters_are_copied_once_and_sent_again_by_choice(
     assert {line["state"] for line in holdfast("tasks", "ls", APP, "--json").lines} == {"queued", "failed"}
     assert holdfast(*redrive).lines == [{"redriven": 1}]
     wrong = holdfast(*redrive, "--error", "(")
-    assert (wrong.code, "no regular expression" in wrong.err) == (exits.USAGE, True)
+    assert (wrong.code, "isn't a regular expression" in wrong.err) == (exits.USAGE, True)
 
     told = holdfast(*redrive, "--from", "letters.jsonl").lines
     assert told == [{"redriven": 0, "passed_over": 3}], "they wait already"

@@ -158,7 +158,7 @@ def test_a_body_at_which_the_code_of_its_type_raises_is_refused_with_the_error(k
     read = decoder(kind)
     assert read(b'{"currency": "EUR"}').currency == "EUR"
     with pytest.raises(
-        InvalidMessage, match=rf"^the message is no {kind.__name__}: it raised KeyError\('lac"
+        InvalidMessage, match=rf"^the message isn't of type {kind.__name__}: it raised KeyError\('lac"
     ):
         read(b'{"currency": "lacks"}')
     with pytest.raises(InvalidMessage, match=r"^the currency is unknown$") as refusal:

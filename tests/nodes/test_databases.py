@@ -69,6 +69,6 @@ async def test_a_broken_database_is_named_and_left_as_it_is(
     assert str(broken) in said
     assert "Traceback" not in said
     if damage == "garbage":
-        assert "is no sound SQLite database" in said
+        assert "isn't a sound SQLite database" in said
         assert "restore a backup, or move it away to begin again" in said
         assert broken.read_bytes() == b"not a database at all " * 1000

@@ -296,7 +296,7 @@ async def test_closing_waits_no_longer_than_it_may(make: Make) -> None:
         ("misspelt_app:app", "SyntaxError"),
         ("crashing_app:app", "app crashing_app:app can't be loaded: its process (died|lost)"),
         ("rogue_app:nothing", "rogue_app has no 'nothing'"),
-        ("rogue_app:not_an_app", "rogue_app:not_an_app is no holdfast.App"),
+        ("rogue_app:not_an_app", "rogue_app:not_an_app isn't a holdfast.App"),
         ("rogue_app", "must be written as module:name"),
     ],
 )

@@ -312,7 +312,7 @@ def test_base64_of_another_kind_is_refused_with_the_kind_that_is_read(text: str)
 @pytest.mark.parametrize("message", [Data, Struct, Model, Checked, Typed])
 @pytest.mark.parametrize("body", [b'{"x":"many"}', b"{}"])
 def test_the_field_that_does_not_fit_is_named(message: type, body: bytes) -> None:
-    with pytest.raises(InvalidMessage, match=f"the message is no {message.__name__}") as failure:
+    with pytest.raises(InvalidMessage, match=f"the message isn't of type {message.__name__}") as failure:
         decoder(message)(body)
     assert failure.value.field == "x"
 

@@ -153,7 +153,7 @@ async def test_the_key_goes_to_queues_that_keep_order_by_it(url: str) -> None:
         ("readings", b"{", {}, "not JSON"),
         ("readings", object(), {}, "can't be written as JSON"),
         ("readings", {"meter": "m", "number": 1, "kwh": float("nan")}, {}, "NaN"),
-        ("nested", {"source": "here"}, {"key": "a"}, "'source' is no object"),
+        ("nested", {"source": "here"}, {"key": "a"}, "'source' isn't an object"),
         ("plain", {"key": "a"}, {"seq": 1}, "have no seq"),
         ("plain", {}, {"key": ""}, "key"),
         ("plain", {"key": "a"}, {"delay_s": -1}, "delay_s"),

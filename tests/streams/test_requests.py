@@ -173,7 +173,7 @@ async def test_a_coordinator_that_does_not_answer_is_waited_for_as_long_as_the_c
         raise MembershipLost("it has expired")
 
     node.coordinator.instead["claim"] = lost
-    with pytest.raises(Unavailable, match="this node is no member at present"):
+    with pytest.raises(Unavailable, match="this node isn't a member at present"):
         await ask(node, 0)
     del node.coordinator.instead["claim"]
     assert await ask(node, 0) == RequestAnswer(b"1", 1)

@@ -239,8 +239,8 @@ async def test_nor_in_the_last_words_of_a_slot(town: Town, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "fields, reason",
     [
-        ({"do": 5}, "the message is no Item: Expected `str`, got `int` - at `$.do`"),
-        ({"do": None}, "the message is no Item: Expected `str`, got `null` - at `$.do`"),
+        ({"do": 5}, "the message isn't of type Item: Expected `str`, got `int` - at `$.do`"),
+        ({"do": None}, "the message isn't of type Item: Expected `str`, got `null` - at `$.do`"),
     ],
 )
 async def test_a_message_that_is_not_of_its_type_is_tried_once(

@@ -52,7 +52,7 @@ def test_dead_letters_are_chosen_by_trace_time_and_error(choice: dict[str, Any],
 
 
 def test_what_is_no_expression_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no regular expression"):
+    with pytest.raises(ConfigError, match="isn't a regular expression"):
         Choice(error="(")
 
 

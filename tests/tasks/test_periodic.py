@@ -401,7 +401,7 @@ async def test_a_clock_that_is_put_back_fires_nothing_twice() -> None:
         ({"cron": "30 2 * *"}, "five fields"),
         ({"cron": "0 0 31 4 *"}, "day-of-month"),
         ({"cron": "0 0 */31 2 1#5"}, r"cron '0 0 \*/31 2 1#5' comes at no time"),
-        ({"cron": "30 2 * * *", "zone": "Mars/Base"}, "no time zone"),
+        ({"cron": "30 2 * * *", "zone": "Mars/Base"}, "isn't a time zone"),
         ({"cron": "30 2 * * *", "missed": "some"}, "missed is 'some'; it must be one of all, last, skip"),
         ({"cron": "30 2 * * *", "window_s": 0.0}, "window_s is 0.0; it must be a number above 0"),
         ({"cron": "30 2 * * *", "window_s": math.inf}, "window_s is inf; it must be a number"),

@@ -150,21 +150,21 @@ def test_bodies_are_read_as_the_declared_type(kind: Any, sent: Any, read: Any) -
         (Order, {"number": "many"}, "number"),
         (Order, "no json", "not JSON"),
         (dict, LONG, r"of type google.protobuf.Duration, which the handler can't read"),
-        (str, Body(b"\xff"), "no text in UTF-8"),
+        (str, Body(b"\xff"), "isn't text in UTF-8"),
         (
             duration_pb2.Duration,
             struct_pb2.Struct(),
             "type google.protobuf.Struct; the handler takes google.pro",
         ),
-        (duration_pb2.Duration, {"no": 1}, "no google.protobuf.Duration in JSON"),
+        (duration_pb2.Duration, {"no": 1}, "isn't google.protobuf.Duration in JSON"),
         (
             duration_pb2.Duration,
             Body(b"\xff", "google.protobuf.Duration"),
-            "the body is no google.protobuf.Dur",
+            "the body isn't of type google.protobuf.Dur",
         ),
-        (dict, Body(b"\xff", "google.protobuf.Struct"), "the body is no google.protobuf.Struct"),
+        (dict, Body(b"\xff", "google.protobuf.Struct"), "the body isn't of type google.protobuf.Struct"),
         (dict, struct_pb2.Value(number_value=math.nan), "can't be read as JSON: .*NaN"),
-        (Known, {"number": 7}, r"the message is no Known: it raised KeyError\(7\)"),
+        (Known, {"number": 7}, r"the message isn't of type Known: it raised KeyError\(7\)"),
     ],
 )
 def test_bodies_that_do_not_fit_say_why(kind: Any, sent: Any, complaint: str) -> None:

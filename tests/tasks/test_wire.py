@@ -182,7 +182,7 @@ def test_a_task_of_another_app_is_refused_with_its_envelope() -> None:
     [
         ({}, "'After': field 'Result' of the brief of 'before' is 0"),
         ({"Result": 99}, "'After': field 'Result' of the brief of 'before' is 99"),
-        ({"Result": 3, "Value": "{"}, "'After': field 'Value' of the brief is no JSON"),
+        ({"Result": 3, "Value": "{"}, "'After': field 'Value' of the brief isn't JSON"),
     ],
 )
 def test_a_task_that_follows_upon_no_outcome_is_refused_with_its_envelope(

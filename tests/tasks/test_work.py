@@ -343,7 +343,7 @@ async def test_a_task_that_asks_for_more_pauses_than_there_are_has_failed(
     assert await world.live() == ""
     task = world.store.standing["t"]
     assert (task.state, task.pauses, world.paused["t"]) == (State.FAILED, 4, 4 + TRIES)
-    assert "it has had 4 pauses, and gets no more" in task.detail
+    assert "it has used all its 4 pauses" in task.detail
     (node,) = world.nodes.values()
     assert node.host.stats.tasks_paused == 4
 

@@ -86,8 +86,9 @@ def _check_one_stream(one: str, app: App) -> None:
         )
     if one and others:
         raise ConfigError(
-            f"coordinator_url names ?stream={one}, but the app declares {', '.join(others)} as well, whose"
-            " claims would look the same: leave ?stream= out, or give the others an app of their own"
+            f"coordinator_url names ?stream={one}, but the app also declares {', '.join(others)}:"
+            " claims of all of them would have the same names; leave ?stream= out, or move the others to"
+            " another app"
         )
 
 

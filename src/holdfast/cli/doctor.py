@@ -319,9 +319,9 @@ async def _optional(services: Services, app: App | None) -> list[Finding]:
         if url.startswith(("file:", "sqlite:")):
             path = path_in("dlq_backup_url", url, "file:letters.jsonl")
             if why := "" if is_there(path) else why_not_made(path.absolute()):
-                raise ConfigError(f"there is no file {path} yet, and {why}")
+                raise ConfigError(f"file {path} doesn't exist yet, and {why}")
             if not is_there(path):
-                return f"there is no file {path} yet; the first dead letter makes it"
+                return f"file {path} doesn't exist yet; the first dead letter creates it"
         async with backup_at(url, services.access) as kept:
             async for _ in kept.dead_letters(app.name if app is not None else OBJECT):
                 break

@@ -88,5 +88,5 @@ def why_not_made(path: Path) -> str:
     """Return why this user can't make a file or folder; empty if it can."""
     above = next(folder for folder in path.parents if is_there(folder))
     if not above.is_dir():
-        return f"{above} is no directory"
+        return f"{above} isn't a directory"
     return "" if os.access(above, os.W_OK | os.X_OK) else f"this user may not write in {above}"

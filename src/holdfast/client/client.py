@@ -56,18 +56,18 @@ class StreamSender:
         delay_s: float = 0.0,
         connection: Any = None,
     ) -> str:
-        """As :meth:`AsyncStreamSender.send`. ``connection`` is used in the thread that calls."""
+        """See :meth:`AsyncStreamSender.send`. ``connection`` is used in the thread that calls."""
         wrapped = StreamMessage(message, key, seq, run, message_id, delay_s)
         (sent,) = self.send_many([wrapped], connection=connection)
         return sent
 
     async def asend_many(self, messages: Iterable[Any]) -> list[str]:
-        """As ``send_many``, for a caller with an event loop, which it doesn't block."""
+        """Like ``send_many``, for a caller with an event loop, which it doesn't block."""
         sending = self._stream.send_many(wrapped(messages))
         return await asyncio.wrap_future(self._client._begin(sending))
 
     def send_many(self, messages: Iterable[Any], *, connection: Any = None) -> list[str]:
-        """As :meth:`AsyncStreamSender.send_many`."""
+        """See :meth:`AsyncStreamSender.send_many`."""
         messages = wrapped(messages)  # in the thread that calls: what they come from may belong to it
         if connection is None:
             return self._client._run(self._stream.send_many(messages))
@@ -118,25 +118,25 @@ class Client:
             self._end()
 
     def stream(self, name: str) -> StreamSender:
-        """As :meth:`AsyncClient.stream`."""
+        """See :meth:`AsyncClient.stream`."""
         return StreamSender(self, self._client.stream(name))
 
     def query(
         self, stream: str, key: str | int, request: Any = None, *, timeout_s: float = TIMEOUT_S
     ) -> QueryAnswer:
-        """As :meth:`AsyncClient.query`."""
+        """See :meth:`AsyncClient.query`."""
         return self._run(self._client.query(stream, key, request, timeout_s=timeout_s))
 
     def results(
         self, stream: str, *, after: int | None = None, reader: str = "", follow: bool = False
     ) -> Generator[StreamResult[Any], None, None]:
-        """As :meth:`AsyncClient.results`."""
+        """See :meth:`AsyncClient.results`."""
         return self._each(self._client.results(stream, after=after, reader=reader, follow=follow))
 
     async def aresults(
         self, stream: str, *, after: int | None = None, reader: str = "", follow: bool = False
     ) -> AsyncGenerator[StreamResult[Any]]:
-        """As ``results``, for a caller with an event loop."""
+        """Like ``results``, for a caller with an event loop."""
         results = self._client.results(stream, after=after, reader=reader, follow=follow)
         try:
             while (result := await asyncio.wrap_future(self._begin(_next(results)))) is not None:
@@ -145,24 +145,24 @@ class Client:
             await asyncio.wrap_future(self._begin(_close(results)))
 
     def state(self, stream: str, key: str | int) -> Any:
-        """As :meth:`AsyncClient.state`."""
+        """See :meth:`AsyncClient.state`."""
         return self._run(self._client.state(stream, key))
 
     def send(self, task_type: str, body: Any = None, **options: Unpack[SendOptions]) -> str:
-        """As :meth:`AsyncClient.send`."""
+        """See :meth:`AsyncClient.send`."""
         return self._run(self._client.send(task_type, body, **options))
 
     def send_many(self, orders: Sequence[Order]) -> list[str]:
-        """As :meth:`AsyncClient.send_many`."""
+        """See :meth:`AsyncClient.send_many`."""
         return self._run(self._client.send_many(orders))
 
     async def asend_many(self, orders: Sequence[Order]) -> list[str]:
-        """As ``send_many``, for a caller with an event loop, which it doesn't block. It may be called in any
-        event loop, because the client runs all its calls in a loop of its own."""
+        """Like ``send_many``, for a caller with an event loop, which it doesn't block. Call it in any event
+        loop, because the client runs all its calls in a loop of its own."""
         return await asyncio.wrap_future(self._begin(self._client.send_many(orders)))
 
     def send_batch(self, orders: Sequence[Order], **options: Unpack[BatchOptions]) -> str:
-        """As :meth:`AsyncClient.send_batch`."""
+        """See :meth:`AsyncClient.send_batch`."""
         return self._run(self._client.send_batch(orders, **options))
 
     def schedule(
@@ -172,27 +172,27 @@ class Client:
         order: Order,
         **options: Unpack[TimesOptions],
     ) -> None:
-        """As :meth:`AsyncClient.schedule`."""
+        """See :meth:`AsyncClient.schedule`."""
         self._run(self._client.schedule(name, cron, order, **options))
 
     def unschedule(self, name: str) -> None:
-        """As :meth:`AsyncClient.unschedule`."""
+        """See :meth:`AsyncClient.unschedule`."""
         self._run(self._client.unschedule(name))
 
     def scheduled(self) -> Mapping[str, ScheduleEntry]:
-        """As :meth:`AsyncClient.scheduled`."""
+        """See :meth:`AsyncClient.scheduled`."""
         return self._run(self._client.scheduled())
 
     def status(self, task_id: str) -> Task | None:
-        """As :meth:`AsyncClient.status`."""
+        """See :meth:`AsyncClient.status`."""
         return self._run(self._client.status(task_id))
 
     def wait(self, task_id: str, timeout_s: float | None = None) -> Outcome:
-        """As :meth:`AsyncClient.wait`."""
+        """See :meth:`AsyncClient.wait`."""
         return self._run(self._client.wait(task_id, timeout_s))
 
     def briefs(self, *, follow: bool = True) -> Iterator[Brief]:
-        """As :meth:`AsyncClient.briefs`."""
+        """See :meth:`AsyncClient.briefs`."""
         return self._each(self._client.briefs(follow=follow))
 
     def _each(self, found: AsyncGenerator[T]) -> Generator[T, None, None]:
@@ -204,7 +204,7 @@ class Client:
             self._run(_close(found))
 
     def cancel(self, task_id: str, reason: str = "cancelled by its producer") -> Task | None:
-        """As :meth:`AsyncClient.cancel`."""
+        """See :meth:`AsyncClient.cancel`."""
         return self._run(self._client.cancel(task_id, reason))
 
     def back_up(
@@ -214,7 +214,7 @@ class Client:
         types: Collection[str] = (),
         **choice: Unpack[LetterOptions],
     ) -> int:
-        """As :meth:`AsyncClient.back_up`."""
+        """See :meth:`AsyncClient.back_up`."""
         return self._run(self._client.back_up(target, types=types, **choice))
 
     def redrive(
@@ -224,7 +224,7 @@ class Client:
         source: str = "",
         **choice: Unpack[LetterOptions],
     ) -> int:
-        """As :meth:`AsyncClient.redrive`."""
+        """See :meth:`AsyncClient.redrive`."""
         return self._run(self._client.redrive(types=types, source=source, **choice))
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:

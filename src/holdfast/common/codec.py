@@ -157,7 +157,7 @@ def _misfit(message: Any, reason: str) -> InvalidMessage:
     where = re.search(r"`\$\.?([^`]*)`$", reason) or re.search(r"field `([^`]*)`", reason)
     field = where[1] if where else None
     advice = "; write bytes in standard base64, padded and in one line" if "base64" in reason else ""
-    return InvalidMessage(f"the message is no {_type_name(message)}: {reason}{advice}", field)
+    return InvalidMessage(f"the message isn't of type {_type_name(message)}: {reason}{advice}", field)
 
 
 def _pydantic_decoder(message: Any) -> Callable[[bytes], Any]:
@@ -173,7 +173,7 @@ def _pydantic_decoder(message: Any) -> Callable[[bytes], Any]:
             field = ".".join(map(str, first["loc"])) or None
             place = f" - at `{field}`" if field else ""
             raise InvalidMessage(
-                f"the message is no {_type_name(message)}: {first['msg']}{place}", field
+                f"the message isn't of type {_type_name(message)}: {first['msg']}{place}", field
             ) from error
         except PASSED_ON:
             raise
@@ -185,7 +185,7 @@ def _pydantic_decoder(message: Any) -> Callable[[bytes], Any]:
 
 def _refused(message: Any, error: Exception) -> InvalidMessage:
     """Return the error for a body at which the declared type's own code raised ``error``."""
-    return InvalidMessage(f"the message is no {_type_name(message)}: it raised {error!r}")
+    return InvalidMessage(f"the message isn't of type {_type_name(message)}: it raised {error!r}")
 
 
 def _type_name(message: Any) -> str:

@@ -49,7 +49,7 @@ class Reception:
         return now > self._silent_since
 
     def silent_s(self, now: float) -> float:
-        """Return the seconds in which it has received nothing, in total."""
+        """Return the total seconds in which the node has received nothing."""
         return self._silent_s + max(0.0, now - self._silent_since)
 
     @property

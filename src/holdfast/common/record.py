@@ -19,7 +19,7 @@ MISSHAPEN = (*UNREADABLE, LookupError, TypeError)
 
 @contextlib.contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Raise Damaged with ``what`` if the record that is read inside is wrong."""
+    """Raise Damaged if the code inside can't read the record. ``what`` names the record in the error."""
     try:
         yield
     except MISSHAPEN as error:

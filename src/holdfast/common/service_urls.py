@@ -37,7 +37,7 @@ def split(url: str, schemes: Container[str], service: str, form: str) -> Service
     to write ``form``."""
     scheme, _, rest = url.partition("://")
     if scheme not in schemes:
-        raise ConfigError(f"{scheme[:30] or 'nothing'!r} is no {service}; write {form}")
+        raise ConfigError(f"{scheme[:30] or 'nothing'!r} isn't a scheme of {service}; write {form}")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     parts = urlsplit(f"//{rest.removeprefix(authority)}")  # urlsplit expects one host
     if "@" in parts.path + parts.query + parts.fragment or parts.fragment:
@@ -53,10 +53,10 @@ def hosts_of(scheme: str, text: str, port: int, form: str) -> tuple[Host, ...]:
     for part in text.split(","):
         match = _HOST.fullmatch(part)
         if match is None:
-            raise ConfigError(f"{scheme}: {unsaid_port(part)!r} is no HOST:PORT; write {form}")
+            raise ConfigError(f"{scheme}: {unsaid_port(part)!r} isn't a HOST:PORT; write {form}")
         number = int(match["port"] or port)
         if not 0 < number < 65536:
-            raise ConfigError(f"{scheme}: {number} is no port; write one of 1 to 65535")
+            raise ConfigError(f"{scheme}: {number} isn't a port; use a number from 1 to 65535")
         hosts.append((match["host"].strip("[]"), number))
     return tuple(hosts)
 

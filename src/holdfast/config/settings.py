@@ -376,7 +376,7 @@ class Config(BaseModel):
         try:
             return json.loads(secrets)
         except ValueError:
-            raise ValueError("should be a JSON object of secrets by the beginning of a URL") from None
+            raise ValueError("should be a JSON object with the beginning of a URL for each secret") from None
 
     @field_validator("target_secrets")
     @classmethod
@@ -384,7 +384,7 @@ class Config(BaseModel):
         for place, secret in secrets.items():
             scheme, mark, rest = place.partition("://")
             if not (mark and scheme and rest.partition("/")[0]) or {"@", "?", "#"} & set(rest):
-                raise ValueError("should have the beginning of a URL, such as 'https://host/', as each name")
+                raise ValueError("each name should be the beginning of a URL, such as 'https://host/'")
             if scheme in ("http", "https") and not _signs(secret.get_secret_value()):
                 raise ValueError(
                     f"should have 'whsec_' and the base64 of {WEBHOOK_KEY_BYTES_MIN} bytes or more for"

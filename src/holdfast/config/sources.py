@@ -106,7 +106,7 @@ def _toml(file: Path | None) -> dict[str, Any]:
     path = file or FILE
     if file is not None and not file.is_file():
         raise ConfigError(
-            f"config file {str(file)!r} doesn't exist or is no file; name one that exists, or leave --config"
+            f"config file {str(file)!r} doesn't exist or isn't a file; correct the name, or leave --config"
             " out"
         )
     try:

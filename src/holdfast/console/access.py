@@ -182,7 +182,7 @@ class Admission:
             name = ""
         if _is_address(name) or is_loopback(name) or name in self._settings.names:
             return
-        raise foreign(f"Host is {host[:200]!r}, which is no name of this console; --name adds one")
+        raise foreign(f"Host is {host[:200]!r}, which isn't a name of this console; --name adds one")
 
     def _check_use(self, request: web.Request) -> None:
         """Refuse what pages of other sites load by themselves; a link of theirs may lead here."""

@@ -41,7 +41,7 @@ async def read_body(request: web.Request, limit: int) -> bytes:
 
 
 async def unpacked(body: bytes, headers: Mapping[str, str], limit: int) -> bytes:
-    """As :func:`decoded`, without blocking other requests for a large body."""
+    """Like :func:`decoded`, without blocking other requests for a large body."""
     if "Content-Encoding" in headers and min(limit, len(body) * UNPACKED_MAX) > UNPACK_HERE_BYTES:
         return await asyncio.to_thread(decoded, body, headers, limit)
     return decoded(body, headers, limit)

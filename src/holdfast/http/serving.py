@@ -165,7 +165,7 @@ class Connections:
         try:
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as error:
-            return f"this process can open no more files ({error.strerror}); raise their limit (ulimit -n)"
+            return f"this process can't open further files ({error.strerror}); raise its limit (ulimit -n)"
         return ""
 
     # --- called by connections
@@ -325,7 +325,7 @@ class OwnSite:
         """Refuse a request of another site's page."""
         host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
         if host and not self._any_host and not self._is_own(host):
-            return problem_response(foreign(f"Host is {host[:200]!r}, which is no name of this machine"))
+            return problem_response(foreign(f"Host is {host[:200]!r}, which isn't a name of this machine"))
         if origin is not None and origin.lower().partition("://")[2] != host.lower():
             return problem_response(foreign(f"Origin is {origin[:200]!r}, another site"))
         return await handler(request)

@@ -287,7 +287,7 @@ class KeyedQueue(Queue, Protocol):
         """Renew reservations; returns the keys that ``holder`` has lost."""
 
     async def unreserve(self, key: str, holder: str) -> None:
-        """Give up a reservation. One of another holder stays."""
+        """Give up the reservation of ``key``. If another holder has it, nothing changes."""
 
     async def take(
         self, key: str, holder: str, limit: int, visibility_s: float, after: int = 0

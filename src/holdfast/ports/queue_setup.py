@@ -39,8 +39,8 @@ class QueueSetup(Protocol):
         """Return the findings about the stream's queue."""
 
     async def lacking(self, stream: str) -> str:
-        """Return a description of what is missing beside a stream's queue, or "". What can't be checked
-        counts as there. Raises ConfigError if the queue itself is missing."""
+        """Return a text about what a stream's queue lacks, such as its dead-letter queue; empty if nothing is
+        missing. What can't be checked isn't reported. Raises ConfigError if the queue itself is missing."""
 
     async def identity(self) -> str:
         """Return whose credentials are used, and where. Raises ConfigError, Unavailable."""

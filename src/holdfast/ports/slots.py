@@ -140,23 +140,23 @@ class SlotWorker(Protocol):
     """
 
     async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
-        """As StreamSlot.load."""
+        """See StreamSlot.load."""
 
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
-        """As StreamSlot.open."""
+        """See StreamSlot.open."""
 
     async def run(
         self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
     ) -> RunResult:
-        """As StreamSlot.run. Never raises for what a handler does."""
+        """See StreamSlot.run. Never raises for what a handler does."""
 
     async def query(
         self, stream: str, key: str, state: bytes | None, version: int, request: bytes
     ) -> QueryResult:
-        """As StreamSlot.query. Never raises for what a handler does."""
+        """See StreamSlot.query. Never raises for what a handler does."""
 
     async def close(self, stream: str, key: str) -> None:
-        """As StreamSlot.close."""
+        """See StreamSlot.close."""
 
     async def stop(self) -> None:
         """Close every handler."""

@@ -14,7 +14,8 @@ LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """Return the living processes, the eldest first; none if it has ended."""
+    """Return a process and its living descendants, parents before children; empty if the process has
+    ended."""
     found: list[psutil.Process] = []
     with contextlib.suppress(psutil.Error):
         eldest = psutil.Process(pid)

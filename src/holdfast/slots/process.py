@@ -93,7 +93,7 @@ class SlotProcess(asyncio.Protocol):
         return self._dump
 
     async def exited(self) -> Exit:
-        """As Slot.exited."""
+        """See Slot.exited."""
         await self._exited.wait()
         return Exit(self._why, self._dump, self._untouched)
 

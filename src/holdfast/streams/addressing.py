@@ -151,7 +151,7 @@ def with_fields(message: Mapping[str, Any], fields: Mapping[str, str | int]) -> 
         for step in path:
             inner = node.get(step, {})
             if not isinstance(inner, Mapping):
-                raise InvalidMessage(f"field {name!r} can't be set: {step!r} is no object", name)
+                raise InvalidMessage(f"field {name!r} can't be set: {step!r} isn't an object", name)
             copied = dict(inner)
             node[step] = copied
             node = copied

@@ -54,7 +54,7 @@ def _hour(option: str, text: str, of_day: str) -> str:
             raise ValueError
     except ValueError:
         raise ConfigError(
-            f"--{option} {text} is no hour; write it as 2026-11-22T19, in UTC, or a day as 2026-11-22"
+            f"--{option} {text} isn't an hour; write it as 2026-11-22T19, in UTC, or a day as 2026-11-22"
         ) from None
     return hour
 

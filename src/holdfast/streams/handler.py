@@ -46,7 +46,7 @@ class Context(Protocol):
         FileNotFoundError."""
 
     async def fetch_async(self, url: str) -> bytes:
-        """As ``fetch``, for async handlers."""
+        """Like ``fetch``, for async handlers."""
 
     def progress(self, note: str = "") -> None:
         """Report that the work advances. This restarts the handler's ``timeout_s``."""

@@ -70,7 +70,7 @@ class OwnedStream:
         self.timer_at: float | None = None
         """The monotonic time of its alarm."""
         self.failed_loads = 0
-        """The number of failed loads of an undeclared model since a message was last handled."""
+        """Number of failed loads of an undeclared model since the last handled message."""
         self.traced: list[str] = []
         """The trace contexts of handled messages that no commit covers yet."""
         self.tries_alone = False

@@ -26,7 +26,7 @@ async def redrive(
 ) -> int:
     """Send dead letters of one stream again: messages to its queue, effects to their targets. ``notify`` is
     called with the full key of each stream that has effects to hand over again, and ``failed`` with the id of
-    each letter that stays, such as a timer's, which is no message. Returns how many letters were sent."""
+    each letter that stays, such as a timer's. Returns how many letters were sent."""
     asked, found = {*ids}, list[DeadLetter]()
     keys = sorted({_plain_key(id_) for id_ in ids if _may_be_of_effect(id_)})
     for key in [None] if keys and queue.hides_dead_letters else keys:
@@ -60,8 +60,8 @@ async def _resend(
     changed: dict[str, None],
     failed: Callable[[str, HoldfastError], None],
 ) -> tuple[int, bool]:
-    """Have the effects of these letters handed over again, and note the keys of their streams in ``changed``.
-    Returns how many they are, and whether a service is away."""
+    """Make the effects of these letters pending again, and add the keys of their streams to ``changed``.
+    Returns the number of these effects, and whether a service can't be reached."""
     fit, is_away = list[DeadLetter](), False
     for letter in letters:
         try:

@@ -35,7 +35,7 @@ PATIENCE = 0.25
 """The share of its timeout that a request may wait before it is handled. The rest is a reserve for
 failures."""
 
-NO_MEMBER = "this node is no member at present"
+NO_MEMBER = "this node isn't a member at present"
 MODEL_MISSING = "a model that the stream uses does not load on this node at present"
 """The text for clients. The error of the load itself is for operators only."""
 STATE_NEWER = "the state of the stream is newer than the handler on this node; another node takes it over"

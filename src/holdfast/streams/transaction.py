@@ -39,7 +39,7 @@ def add(connection: Any, addition: Addition) -> list[str]:
 
 
 async def add_async(connection: Any, addition: Addition) -> list[str]:
-    """As :func:`add`, for asynchronous connections too."""
+    """Like :func:`add`, for asynchronous connections too."""
     if hasattr(connection, "run_sync"):  # SQLAlchemy's
         ids: list[str] = await connection.run_sync(add, addition)
         return ids

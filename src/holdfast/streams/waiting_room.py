@@ -39,7 +39,7 @@ _order = attrgetter("order")
 
 
 class FullOwners(Protocol):
-    """The owners on this node, as messages see them that find no room. All keys are full keys."""
+    """The owners on this node, for messages that found a full inbox. All keys are full keys."""
 
     def is_reserved(self, key: str) -> bool:
         """Return True if the key's owner here has reserved it at the queue."""

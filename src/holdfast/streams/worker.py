@@ -52,7 +52,7 @@ QUERY = "\0query"
 class StreamContext:
     """The Context of one open stream."""
 
-    __slots__ = ("_stream", "_worker", "attempt", "has_asked", "key", "recorder", "run", "seq", "told")
+    __slots__ = ("_stream", "_worker", "attempt", "has_asked", "key", "parent", "recorder", "run", "seq")
 
     def __init__(self, worker: StreamWorker, stream: str, key: str) -> None:
         self._worker = worker
@@ -62,33 +62,33 @@ class StreamContext:
         self.run = 0
         self.seq = 0
         self.attempt = 1
-        self.told = ""
+        self.parent = ""
         self.has_asked = False
         """True while ``recorder`` may hold effects or timers."""
 
     @property
     def traceparent(self) -> str:
-        """As Context.traceparent."""
-        return checked(self.told)
+        """See Context.traceparent."""
+        return checked(self.parent)
 
     def model(self, wanted: str | Callable[[], Any]) -> Any:
-        """As Context.model. One that doesn't load is never held against the stream's state."""
+        """See Context.model. One that doesn't load is never held against the stream's state."""
         return self._worker.model(wanted, self._stream, self.key)
 
     def fetch(self, url: str) -> bytes:
-        """As Context.fetch."""
+        """See Context.fetch."""
         return self._worker.block(self._worker.fetch(url))
 
     async def fetch_async(self, url: str) -> bytes:
-        """As Context.fetch_async."""
+        """See Context.fetch_async."""
         return await self._worker.fetch(url)
 
     def progress(self, note: str = "") -> None:
-        """As Context.progress."""
+        """See Context.progress."""
         self._worker.host.progress(self._stream, self.key, str(note))
 
     def send(self, target: str, body: Any, *, key: str | None = None, delay_s: float = 0.0) -> None:
-        """As Context.send."""
+        """See Context.send."""
         self.has_asked = True
         self.recorder.send(target, body, self.key if key is None else key, delay_s)
 
@@ -100,13 +100,13 @@ class StreamContext:
         after_s: float | None = None,
         body: Any = None,
     ) -> None:
-        """As Context.wake."""
+        """See Context.wake."""
         self._worker.check_wakes(self._stream)
         self.has_asked = True
         self.recorder.wake(name, at, after_s, body, self._worker.host.wall())
 
     def unwake(self, name: str) -> None:
-        """As Context.unwake."""
+        """See Context.unwake."""
         self.has_asked = True
         self.recorder.unwake(name)
 
@@ -128,7 +128,7 @@ class QueryContext(StreamContext):
         self.is_open = False
 
     def model(self, wanted: str | Callable[[], Any]) -> Any:
-        """As Context.model."""
+        """See Context.model."""
         return self._worker.model(wanted, self._stream, self.key + QUERY)
 
     def send(self, target: str, body: Any, *, key: str | None = None, delay_s: float = 0.0) -> None:
@@ -239,14 +239,14 @@ class StreamWorker:
             )
 
     async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
-        """As Slot.load."""
+        """See Slot.load."""
         async with self._lane(stream, key):
             for name in models:
                 if name in self._models.declared:
                     self.model(name, stream, key)
 
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
-        """As Slot.open. Models that the stream declares are loaded first; state of an older version goes
+        """See Slot.open. Models that the stream declares are loaded first; state of an older version goes
         through ``migrate``."""
         self._mark_over(stream, key)
         async with self._lane(stream, key):
@@ -307,7 +307,7 @@ class StreamWorker:
         *,
         check: bool = False,
     ) -> QueryResult:
-        """As Slot.query. With ``check``, a query that changes what ``snapshot`` returns is an error."""
+        """See Slot.query. With ``check``, a query that changes what ``snapshot`` returns is an error."""
         async with self._lane(stream, key):
             queried = await self._query(stream, key, state, version, request, check)
             self._models.leave((stream, key + QUERY))
@@ -353,7 +353,7 @@ class StreamWorker:
     async def run(
         self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
     ) -> RunResult:
-        """As Slot.run. A failing snapshot is the failure of the last message."""
+        """See Slot.run. A failing snapshot is the failure of the last message."""
         async with self._lane(stream, key):
             ran = await self._run(stream, key, work, limit, after_s)
         return msgspec.structs.replace(ran, calls=self._meter.drain()) if self._meter.calls else ran
@@ -376,7 +376,7 @@ class StreamWorker:
             end_at = self.host.now() + after_s
             for item in work[:limit]:
                 context.run, context.seq, context.attempt = item.run, item.seq, item.attempt
-                context.told = item.traceparent
+                context.parent = item.traceparent
                 await self.host.begin(stream, key, item)
                 if item.traceparent and joins(item.traceparent):
                     traced = traced or TracedCall()
@@ -426,7 +426,7 @@ class StreamWorker:
         return await self._call(handler.process, decode(item.body), context)
 
     async def close(self, stream: str, key: str) -> None:
-        """As Slot.close."""
+        """See Slot.close."""
         self._mark_over(stream, key)
         async with self._lane(stream, key):
             await self._drop(stream, key)
@@ -540,7 +540,7 @@ def load(
     found = resolve(app)
     streams = getattr(found, "streams", None)
     if not isinstance(streams, Mapping):
-        raise ConfigError(f"{app} is no holdfast.App; name the variable that holds one")
+        raise ConfigError(f"{app} isn't a holdfast.App; name the variable that holds one")
     return StreamWorker(
         streams,
         store,

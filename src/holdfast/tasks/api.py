@@ -219,7 +219,7 @@ class TaskApi:
         try:
             task_id = check_key(unquote_to_bytes(raw).decode(), "trace")
         except UnicodeDecodeError:
-            raise InvalidMessage("field 'trace' is no UTF-8", "trace") from None
+            raise InvalidMessage("field 'trace' isn't UTF-8", "trace") from None
         task = await self._producer.status(task_id)
         if task is None:
             raise _unknown(task_id)

@@ -218,7 +218,7 @@ class TaskAttempts:
                 self._held.runs_no_more(item)
                 if task.ended:
                     self._held.give_back_later(item, receipts)
-                    self._completer.tell(item, task)
+                    self._completer.take_ended(item, task)
                 else:
                     self._held.give_back(item, self._wait_s(item, task))
 

@@ -142,8 +142,9 @@ class Completer:
         self._begin(1)
         self._ended.set()
 
-    def tell(self, item: HeldTask, task: Task) -> None:
-        """Take a message of a task that has ended. If its event was never sent, this sends all that is left.
+    def take_ended(self, item: HeldTask, task: Task) -> None:
+        """Take a message of a task that has ended. If its outcome event was never sent, this
+        sends it, with the dead letter and the follow-up tasks.
         Otherwise the message is a duplicate, or a stand-in that isn't needed any more."""
         letter = None if task.briefed else dead_letter_of(item, task)
         outcome = outcome_of(self._app, task)

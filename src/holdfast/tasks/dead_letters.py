@@ -39,7 +39,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         try:
             re.compile(self.error)
         except re.error as wrong:
-            raise ConfigError(f"error {self.error!r} is no regular expression: {wrong}") from None
+            raise ConfigError(f"error {self.error!r} isn't a regular expression: {wrong}") from None
 
     def holds(self, letter: DeadLetter) -> bool:
         """Return True for a dead letter that is chosen."""

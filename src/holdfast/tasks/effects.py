@@ -113,7 +113,7 @@ class EffectSender:
         news.set()
 
     async def _note(self, task: Task, left: tuple[Effect, ...], effects: Effects) -> tuple[Effect, ...]:
-        """Store what is left of the effects; returns it."""
+        """Store the effects that are still pending, and return them."""
         left = _without(left, effects.compose())
         change = EffectsLeft(task.task_id, task.epoch, encode_effects(left))
         await retry_unless_refused(self._host, STORE, lambda: self._store.handed_over([change]))

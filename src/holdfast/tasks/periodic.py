@@ -64,7 +64,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
             ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
             raise ConfigError(
-                f"periodic {self.name!r}: zone {self.zone!r} is no time zone; use a name"
+                f"periodic {self.name!r}: zone {self.zone!r} isn't a time zone; use a name"
                 " such as 'Europe/Berlin'"
             ) from None
         try:

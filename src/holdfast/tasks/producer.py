@@ -444,7 +444,7 @@ class Producer:
         return Outgoing(sent.body, {}, delay_s, sent.task_id)
 
     async def retry_stand_in(self, task: Task, delay_s: float) -> Outgoing | None:
-        """As ``send_stand_in``, with the body of a dead letter. Raises as ``retry``, and InvalidMessage."""
+        """Like ``send_stand_in``, with the body of a dead letter. Raises as ``retry``, and InvalidMessage."""
         _check_delay(self._queue_of(task.type), delay_s)
         letter = await self._dead_letter(task)
         message = await self.stand_in(task, letter.body, letter.attributes, delay_s)

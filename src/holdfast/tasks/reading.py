@@ -63,7 +63,7 @@ def _protobuf_reader(kind: type[Message]) -> Read:
         try:
             return json_format.Parse(data, kind())
         except (json_format.ParseError, UnicodeDecodeError) as error:
-            raise InvalidMessage(f"the body is no {own} in JSON: {error}") from error
+            raise InvalidMessage(f"the body isn't {own} in JSON: {error}") from error
 
     return read
 
@@ -72,7 +72,7 @@ def _parsed(kind: type[Message], data: bytes) -> Message:
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise InvalidMessage(f"the body is no {kind.DESCRIPTOR.full_name}: {error}") from error
+        raise InvalidMessage(f"the body isn't of type {kind.DESCRIPTOR.full_name}: {error}") from error
 
 
 def _as_json(message: Message) -> bytes:
@@ -90,4 +90,4 @@ def _text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise InvalidMessage(f"the body is no text in UTF-8: {error}") from error
+        raise InvalidMessage(f"the body isn't text in UTF-8: {error}") from error

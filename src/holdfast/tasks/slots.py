@@ -327,7 +327,7 @@ class TaskSlots:
     # --- as the listener of its slots
 
     def on_ended(self, slot: TaskSlot, number: int, report: AttemptReport) -> None:
-        """As Listener.on_ended."""
+        """See Listener.on_ended."""
         seat = self.seats[slot.name]
         run = seat.attempt(number)
         if run is None:
@@ -349,7 +349,7 @@ class TaskSlots:
         self._place()
 
     def on_progress(self, slot: TaskSlot, number: int, progress: Progress) -> None:
-        """As Listener.on_progress."""
+        """See Listener.on_progress."""
         run = self._attempt(slot, number)
         if run is None:
             return  # what an attempt left behind in a thread goes on after its end
@@ -365,7 +365,7 @@ class TaskSlots:
             run.on_progress(run)
 
     def on_log(self, slot: TaskSlot, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
-        """As Listener.on_log."""
+        """See Listener.on_log."""
         run = self._attempt(slot, number)
         context = {"slot": slot.name}
         if run is not None:

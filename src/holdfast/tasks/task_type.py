@@ -57,7 +57,7 @@ class Signature(Order, frozen=True, kw_only=True):
         return self.sender().send_many([self])[0]
 
     async def asend(self) -> str:
-        """As ``send``, for programs with an event loop."""
+        """Like ``send``, for programs with an event loop."""
         return (await self.sender().asend_many([self]))[0]
 
 
@@ -116,7 +116,7 @@ class TaskType(Generic[B, R]):
         return self.s(body, **options).send()
 
     async def asend(self, body: B, **options: Unpack[SendOptions]) -> str:
-        """As :meth:`send`, for programs with an event loop."""
+        """Like :meth:`send`, for programs with an event loop."""
         return await self.s(body, **options).asend()
 
     def s(self, body: B, **options: Unpack[SendOptions]) -> Signature:

@@ -236,7 +236,7 @@ def decode_event(data: bytes) -> Outcome:
     try:
         brief.ParseFromString(from_base64(data))
     except (ValueError, DecodeError) as error:
-        raise InvalidMessage(f"this is no TaskBrief in base64: {error}") from None
+        raise InvalidMessage(f"this isn't a TaskBrief in base64: {error}") from None
     return _outcome(brief)
 
 
@@ -247,7 +247,7 @@ def _outcome(brief: Any) -> Outcome:
     try:
         value = msgspec.json.decode(brief.Value) if brief.Value else None
     except UNREADABLE as error:
-        raise InvalidMessage(f"field 'Value' of the brief is no JSON: {error}", "Value") from None
+        raise InvalidMessage(f"field 'Value' of the brief isn't JSON: {error}", "Value") from None
     return Outcome(
         task_id=brief.Envelop.TraceID,
         state=state,

@@ -133,11 +133,11 @@ class TaskWork:
         yield Numbers("gauge", "slots_max", SLOTS_MAX, "work", {TASKS: self._host.limits.task_slots})
 
     def run_here(self, queue: str, message: Outgoing) -> None:
-        """As TaskIntake.run_here."""
+        """See TaskIntake.run_here."""
         self._intake.run_here(queue, message)
 
     def cancel(self, task_id: str, why: str) -> bool:
-        """As TaskBeats.cancel."""
+        """See TaskBeats.cancel."""
         return self._beats.cancel(task_id, why)
 
     async def drain(self) -> None:

@@ -159,7 +159,7 @@ class TaskExecutor:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def attempt(self, number: int, attempt: Attempt) -> AttemptReport:
-        """As TaskWorker.attempt."""
+        """See TaskWorker.attempt."""
         job = AttemptJob(self._host, self._app, number, attempt, self._targets)
         traced = TracedCall() if attempt.traceparent and joins(attempt.traceparent) else None
         try:
@@ -176,14 +176,14 @@ class TaskExecutor:
         return AttemptReport(result, took_s=job.took_s, sends=job.recorder.take_sends(), traced=traced)
 
     def cancel(self, reason: str) -> None:
-        """As TaskWorker.cancel: the handler is interrupted first, then the hooks run, here."""
+        """See TaskWorker.cancel: the handler is interrupted first, then the hooks run, here."""
         if (job := self._job) is not None:
             job.cancel(reason)
             self._host.interrupt()
             job.run_hooks()
 
     def raise_if_cancelled(self) -> None:
-        """As TaskWorker.raise_if_cancelled. An async handler is cancelled where it awaits."""
+        """See TaskWorker.raise_if_cancelled. An async handler is cancelled where it awaits."""
         job = self._job
         if job is None or not job.cancelled or not job.within:
             return
@@ -194,7 +194,7 @@ class TaskExecutor:
             job.check()
 
     def coroutines(self) -> Collection[asyncio.Task[Any]]:
-        """As TaskWorker.coroutines."""
+        """See TaskWorker.coroutines."""
         job = self._job
         return asyncio.all_tasks(job.task.get_loop()) if job is not None and job.task is not None else ()
 
@@ -297,5 +297,5 @@ def load(host: TaskHost, app: str) -> TaskExecutor:
     found = resolve(app)
     specs = getattr(found, "tasks", None)
     if not isinstance(specs, Mapping):
-        raise ConfigError(f"{app} is no holdfast.App; name the variable that holds one")
+        raise ConfigError(f"{app} isn't a holdfast.App; name the variable that holds one")
     return TaskExecutor(found.name, specs, host, found.targets)

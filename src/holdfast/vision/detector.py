@@ -39,7 +39,7 @@ _SURE = 8**2
 _MAYBE = 5**2
 """... and one beyond 5 is so if connected to a sure one."""
 _CELLS_MIN = 6
-"""A smaller patch is noise."""
+"""The smallest patch of foreground, in cells. Smaller patches are noise."""
 _DARK = 12 << _FRACTION
 """Cells darker than this are left out of the ratio of light."""
 _RATIO = 12

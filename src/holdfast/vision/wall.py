@@ -102,7 +102,7 @@ class CameraWall:
         )
 
     async def news(self, request: web.Request) -> web.Response:
-        """Answer with the newest results of some cameras, without unknown ones."""
+        """Answer with the newest results of the requested cameras. Unknown cameras are left out."""
         self._parts.attention.asked()
         keys = request.query.getall("key", [])
         if len(keys) > AT_ONCE:

@@ -161,7 +161,7 @@ async def test_messages_are_sent_in_order_and_warn_of_a_misspelt_stream(
     [
         ({}, "messages[0]: give either 'body' or 'body_base64'"),
         ({"body": 1, "body_base64": "AA=="}, "messages[0]: give either"),
-        ({"body_base64": "AA"}, "messages[0]: field 'body_base64' is no Base64"),
+        ({"body_base64": "AA"}, "messages[0]: field 'body_base64' isn't Base64"),
         ({"body": {}, "seq": -1}, "$.messages[0].seq"),
         ({"body": {}, "seq": "1"}, "$.messages[0].seq"),
         ({"body": {}, "colour": "red"}, "unknown field `colour`"),

@@ -70,5 +70,5 @@ def test_what_asks_for_too_many_pauses_has_failed() -> None:
     tired = Task("t", "kind", State.RUNNING, epoch=1, attempts=1, pauses=PAUSES_MAX)
     step, _, detail = judge(ASKED, tired, TRIES)
     assert step is NextStep.RETRY
-    assert detail == f"{ASKED.error}; it has had {PAUSES_MAX} pauses, and gets no more"
+    assert detail == f"{ASKED.error}; it has used all its {PAUSES_MAX} pauses"
     assert judge(ASKED, tired, TRIES, Stop.DRAIN).step is NextStep.RETURN

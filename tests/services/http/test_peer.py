@@ -577,7 +577,7 @@ async def test_a_port_in_use_is_a_config_error(make_peer: MakePeer) -> None:
 
 
 async def test_an_address_of_another_machine_is_a_config_error(make_peer: MakePeer) -> None:
-    with pytest.raises(ConfigError, match="is no address of this machine"):
+    with pytest.raises(ConfigError, match="isn't an address of this machine"):
         await make_peer("192.0.2.1", secret="s" * 16).serve(agree)
 
 

@@ -318,7 +318,7 @@ async def test_what_sentinels_don_t_know_is_named(
     hosts = redis_sentinel.url.rpartition("/")[0]
     with pytest.raises(ConfigError, match="watches no master named 'other'"):
         await connect(f"{hosts}/other").command("k", "GET", "k")
-    with pytest.raises(ConfigError, match="no Sentinel"):
+    with pytest.raises(ConfigError, match="isn't a Sentinel"):
         await connect(f"redis+sentinel://{redis_server.address}/main").command("k", "GET", "k")
 
 
@@ -363,7 +363,7 @@ async def test_a_key_that_moves_is_followed(redis_cluster: RedisCluster, connect
 async def test_a_kind_that_the_server_is_not(
     redis_server: RedisServer, redis_cluster: RedisCluster, connect: Connect
 ) -> None:
-    with pytest.raises(ConfigError, match="no node of a Cluster: write redis://"):
+    with pytest.raises(ConfigError, match="isn't a node of a Cluster: write redis://"):
         await connect(f"redis+cluster://{redis_server.address}").command("k", "GET", "k")
     single = connect(redis_cluster.nodes[0].url)
     with pytest.raises(ConfigError, match=r"is a node of a Cluster: write redis\+cluster://"):

@@ -25,8 +25,8 @@ from holdfast.services.redis.refusals import RedisRefused
         ("NOPERM User x has no permissions to run the 'evalsha' command", ConfigError, "ACL"),
         ("WRONGTYPE Operation against a key", ConfigError, "another namespace"),
         ("ERR This instance has cluster support disabled", ConfigError, "write redis://HOST"),
-        ("ERR unknown command `SENTINEL`, with args beginning with:", ConfigError, "no Sentinel"),
-        ("ERR unknown command 'SENTINEL', with args beginning with:", ConfigError, "no Sentinel"),
+        ("ERR unknown command `SENTINEL`, with args beginning with:", ConfigError, "isn't a Sentinel"),
+        ("ERR unknown command 'SENTINEL', with args beginning with:", ConfigError, "isn't a Sentinel"),
         ("ERR something new", OperationRefused, "something new"),
         # as 6.2 reports an error inside a script
         (

@@ -325,7 +325,7 @@ def test_an_sqlite_older_than_the_oldest_supported_is_refused(
 
 def test_what_is_no_database_is_refused(path: Path, clock: Clock) -> None:
     path.write_bytes(b"not a database, though it is long enough" * 100)
-    with pytest.raises(UnsupportedStore, match=rf"{path} is no sound SQLite database .*restore a backup"):
+    with pytest.raises(UnsupportedStore, match=rf"{path} isn't a sound SQLite database .*restore a backup"):
         Database.open(path, clock)
     assert path.read_bytes().startswith(b"not a database")
 
@@ -341,7 +341,7 @@ async def test_a_damaged_database_is_refused_by_name(path: Path, clock: Clock) -
     await SqliteQueue(database, "q", clock).send([Outgoing(b"x" * 1000)] * 100)
     await database.close()
     damage(path)
-    with pytest.raises(UnsupportedStore, match=f"{path} is no sound"):
+    with pytest.raises(UnsupportedStore, match=f"{path} isn't a sound"):
         Database.open(path, clock)
 
 

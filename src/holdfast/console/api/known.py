@@ -1,4 +1,5 @@
-"""Checks of names that callers give: a request that only reads mustn't open new queues and stores."""
+"""Checks of the names in requests. They keep a request that only reads from creating queues and stores for
+unknown names."""
 
 from __future__ import annotations
 

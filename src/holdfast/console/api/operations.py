@@ -211,7 +211,7 @@ def _path(names: re.Pattern[str], request: web.Request) -> dict[str, str]:
         try:
             parts[name] = check_key(unquote_to_bytes(raw).decode(), name)
         except UnicodeDecodeError:
-            raise InvalidMessage(f"{name!r} in the path is no UTF-8", name) from None
+            raise InvalidMessage(f"{name!r} in the path isn't UTF-8", name) from None
         if name in ("stream", "app") and "/" in parts[name]:
             raise InvalidMessage(f"{name!r} in the path holds '/', which no such name has", name)
     return parts

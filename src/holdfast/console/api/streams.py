@@ -270,7 +270,7 @@ def _message(place: int, message: NewMessage) -> StreamMessage:
             given = base64.b64decode(message.body_base64, validate=True)
         except (binascii.Error, ValueError):
             raise InvalidMessage(
-                f"messages[{place}]: field 'body_base64' is no Base64", "body_base64"
+                f"messages[{place}]: field 'body_base64' isn't Base64", "body_base64"
             ) from None
     else:
         given = message.body

@@ -35,7 +35,7 @@ Since = Annotated[
     Meta(
         ge=0,
         le=SECONDS_MAX,
-        description="Only tasks that were queued, started or ended within this many last seconds.",
+        description="Only tasks that were queued, started or ended within this number of seconds before now.",
     ),
 ]
 Rate = Annotated[float, Meta(ge=0, le=COUNT_MAX)]

@@ -137,7 +137,7 @@ def _of_kind(
     before: ClusterSample,
     now: ClusterSample,
 ) -> _Need:
-    """Return the need of one kind of work."""
+    """Return how many nodes one kind of work needs."""
     works = {member.id: work for member in ours for work in member.load.works if work.kind == kind}
     loads = {member.id: member.load for member in ours}
     slots = sum(work.slots for work in works.values())

@@ -102,7 +102,7 @@ def judge(end: AttemptEnd, task: Task, tries: int, stop: Stop | None = None) -> 
         return AttemptVerdict(NextStep.CANCEL, State.FAILED)
     detail = "\n".join(text for text in (end.error, end.detail) if text)
     if end.pause_s and not may_pause:
-        detail = f"{end.error}; it has had {PAUSES_MAX} pauses, and gets no more"
+        detail = f"{end.error}; it has used all its {PAUSES_MAX} pauses"
     if end.permanent or task.attempts >= tries:
         state = State.TIMEOUT if end.how is How.TIMED_OUT else State.FAILED
         return AttemptVerdict(NextStep.FAIL, state, detail)

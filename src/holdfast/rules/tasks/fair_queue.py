@@ -114,8 +114,8 @@ class FairQueue(Generic[T]):
 
     @property
     def soon(self) -> int:
-        """As ``ready``, with items that the rate of their type holds back for at most its window. A node asks
-        for room for these: it takes permits only once there is room."""
+        """Like ``ready``, with items that the rate of their type holds back for at most its window. A node
+        asks for room for these: it takes permits only once there is room."""
         return self._number(self._permits.soon)
 
     def _number(self, permits: Callable[[str], float]) -> int:

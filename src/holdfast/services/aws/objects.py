@@ -81,7 +81,7 @@ class S3Objects:
         self._opened: S3 | None = None
 
     async def get(self, url: str) -> bytes:
-        """As the port says; and TooLarge for an object over ``max_bytes``, ConfigError if S3 won't give it.
+        """See the port. Also raises TooLarge for an object over ``max_bytes``, ConfigError if S3 refuses it.
 
         A transfer that breaks goes on where it broke, as long as the object stays the same."""
         from holdfast.services.aws.client import AwsRefused  # noqa: PLC0415
@@ -104,7 +104,7 @@ class S3Objects:
         raise Unavailable(f"{url} can't be read: its transfer broke in every try")
 
     async def put(self, name: str, data: bytes) -> str:
-        """As the port says. Raises InvalidMessage for a name that can't be, ConfigError if S3 won't take it,
+        """See the port. Raises InvalidMessage for an invalid name, ConfigError if S3 won't take it,
         Unavailable, and OutcomeUnknown if it may be there: put it again."""
         check_name(name)
         spot = self._spot(name)
@@ -153,7 +153,7 @@ class S3Objects:
         return str(self._spot(name))
 
     async def urls(self, under: str) -> AsyncIterator[str]:
-        """As the port says; and ConfigError if S3 won't list the bucket."""
+        """See the port. Also raises ConfigError if S3 won't list the bucket."""
         from holdfast.services.aws.listing import keys  # noqa: PLC0415
 
         check_name(under)

@@ -118,7 +118,7 @@ class SqsQueue:
         return await self._channel.hide(receipts, visibility_s)
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
-        """As the port says. A standard queue reports no stale receipts."""
+        """See the port. A standard queue reports no stale receipts."""
         check_batch(receipts, self.max_batch)
         return await self._channel.delete(receipts)
 
@@ -143,7 +143,7 @@ class SqsQueue:
             await (await self._dead_letters()).bury(letters)
 
     async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
-        """As the port says, by receiving all of them. They include messages that the queue itself moved after
+        """See the port, by receiving all of them. They include messages that the queue itself moved after
         the receives that its redrive policy allows."""
         return await (await self._dead_letters()).page(limit, after, key)
 
@@ -154,7 +154,7 @@ class SqsQueue:
         return await (await self._dead_letters()).purge(ids) if ids else 0
 
     async def expire(self, dead_before: float) -> int:
-        """As the port says. SQS itself drops messages after 14 days: for these no call is made."""
+        """See the port. SQS itself drops messages after 14 days: for these no call is made."""
         return await (await self._dead_letters()).expire(dead_before)
 
     async def close(self) -> None:

@@ -113,7 +113,7 @@ def _named(error: AwsRefused, spot: Spot, *, reading: bool) -> Exception:
     if error.code in MISSING and reading:
         return FileNotFoundError(errno.ENOENT, "no such object", str(spot))
     if error.code in NO_NAMES:
-        return InvalidMessage(f"{spot} is no name that S3 takes: {error}")
+        return InvalidMessage(f"{spot} isn't a name that S3 takes: {error}")
     if error.code == "AccessDenied" and reading:
         return ConfigError(f"{error}; without s3:ListBucket a missing object looks the same")
     return error

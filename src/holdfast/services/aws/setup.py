@@ -37,20 +37,20 @@ class SqsSetup:
     async def create(
         self, stream: str, *, visibility_s: float, tags: Mapping[str, str], encrypt: bool, kms_key: str
     ) -> list[Made]:
-        """As :func:`create_queues`, for a stream."""
+        """Like :func:`create_queues`, for a stream."""
         queue = self._url.queue(stream).rpartition("/")[2]
         return await create_queues(
             self._sqs, queue, visibility_s=visibility_s, tags=tags, encrypt=encrypt, kms_key=kms_key
         )
 
     async def check(self, stream: str, *, visibility_s: float) -> list[QueueFinding]:
-        """As :func:`check_queue`, for a stream."""
+        """Like :func:`check_queue`, for a stream."""
         return await check_queue(self._sqs, self._url.queue(stream), visibility_s=visibility_s)
 
     async def lacking(self, stream: str) -> str:
-        """Return a description of what is missing for a stream's queue; "" if nothing is. What can't be
-        checked now, or with these credentials, counts as present. Raises ConfigError if the queue itself, the
-        region, or accepted credentials are missing."""
+        """Return a description of what is missing for a stream's queue; empty if nothing is missing.
+        What can't be checked now, or with these credentials, isn't reported. Raises ConfigError if
+        the queue itself, the region, or accepted credentials are missing."""
         queue = self._url.queue(stream)
         with _if_permitted():
             name, account = await self._dead_letter_queue(queue)

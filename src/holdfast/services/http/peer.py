@@ -482,7 +482,7 @@ class HttpPeer:
         if error.errno == errno.EADDRINUSE:
             return f"{place} is in use: set another port (0 takes a free one), or stop what listens there"
         if error.errno == errno.EADDRNOTAVAIL:
-            return f"can't listen on {place}: host {host!r} is no address of this machine; set host to one"
+            return f"can't listen on {place}: host {host!r} isn't an address of this machine; set host to one"
         if error.errno == errno.EACCES:
             return f"can't listen on {place}: port {port} needs privileges; set port to 1024 or above"
         if isinstance(error, socket.gaierror):

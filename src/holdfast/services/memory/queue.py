@@ -118,7 +118,7 @@ class MemoryQueue:
         self._numbers = 0
         # Heaps with entries that may be out of date: checked against the message when they come up.
         self._visible: list[tuple[int, int]] = []
-        """Of each that can be delivered, its priority, negative, and its number."""
+        """The messages that can be delivered, as (negative priority, number)."""
         self._hidden: list[tuple[float, int]] = []
 
     # --- messages

@@ -81,7 +81,7 @@ class OtlpExporter:
         self._begin()
 
     def add(self, span: SpanRecord) -> None:
-        """As SpanExporter.add."""
+        """See SpanExporter.add."""
         if self._thread is None and not self._closing.is_set():
             self._begin()
         if self._closing.is_set() or len(self._waiting) >= WAITING_MAX:
@@ -94,7 +94,7 @@ class OtlpExporter:
             self._hurry.set()
 
     async def close(self) -> None:
-        """As SpanExporter.close. A collector that did not take the last batch isn't waited for."""
+        """See SpanExporter.close. A collector that did not take the last batch isn't waited for."""
         if self._closing.is_set():
             return
         loop, over = asyncio.get_running_loop(), asyncio.Event()

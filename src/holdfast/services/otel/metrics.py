@@ -76,13 +76,13 @@ class OtlpMetrics:
         )
 
     async def run(self) -> None:
-        """As MetricsPush.run."""
+        """See MetricsPush.run."""
         while True:
             await self._clock.sleep(self._every_s)
             await self._push()
 
     async def close(self) -> None:
-        """As MetricsPush.close. A collector that did not take the last ones isn't waited for."""
+        """See MetricsPush.close. A collector that did not take the last ones isn't waited for."""
         if self._closed:
             return
         self._closed = True

@@ -62,7 +62,7 @@ def parse(url: str) -> PostgresAddress:
             rest.append((name, value))
     if not _SCHEMA.fullmatch(own["schema"]):
         raise ConfigError(
-            f"schema={own['schema']} is no name of a schema: use lower-case letters, digits and '_'"
+            f"schema={own['schema']} isn't a name of a schema: use lower-case letters, digits and '_'"
         )
     if own["pooled"] not in ("yes", "no"):
         raise ConfigError(f"pooled={own['pooled']} must be yes or no")

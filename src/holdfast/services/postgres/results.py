@@ -82,7 +82,7 @@ class PostgresResults:
         self._find, self._expire = sql(FIND), sql(EXPIRE)
 
     async def read(self, after: int, limit: int, wait_s: float, stream: str) -> list[Logged]:
-        """As the port says of ``results``."""
+        """See ``results`` of the port."""
         deadline, closings = self._clock.monotonic() + wait_s, self._closings
         after = min(max(after, 0), CURSOR_MAX)
         with self._database.bells.listen(TOPIC) as rung:
@@ -95,7 +95,7 @@ class PostgresResults:
                 await self._clock.wait(rung, min(remaining_s, SAFETY_S))
 
     async def find(self, key: str, name: str) -> Logged | None:
-        """As the port says of ``result``."""
+        """See ``result`` of the port."""
         if "\0" in key:
             return None
         rows = await self._lane.rows(self._find, (key, name.encode()))

@@ -76,7 +76,7 @@ class RedisAddress:
 
 def parse(url: str) -> RedisAddress:
     """Return the address in a URL. Raises ConfigError that names the fault and what to write."""
-    parts = split(url, _KINDS, "kind of Redis", FORMS)
+    parts = split(url, _KINDS, "Redis", FORMS)
     scheme = parts.scheme
     kind, tls = _KINDS[scheme]
     service, db = _path(scheme, kind, parts.path.strip("/"))
@@ -115,5 +115,5 @@ def _path(scheme: str, kind: Kind, path: str) -> tuple[str, int]:
     if path and kind == "cluster":
         raise ConfigError(f"{scheme}: a Cluster has only database 0; write nothing after the hosts")
     if path and not (path.isascii() and path.isdigit()):
-        raise ConfigError(f"{scheme}: {path!r} is no number of a database; write one such as 0, or nothing")
+        raise ConfigError(f"{scheme}: {path!r} isn't a number of a database; write one such as 0, or nothing")
     return unquote(service), int(path or 0)

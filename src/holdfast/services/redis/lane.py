@@ -34,7 +34,7 @@ class _Call(NamedTuple):
     packed: bytes
     answer: asyncio.Future[Any]
     replies: int
-    """To be read; the last one is the answer, unless all are."""
+    """The number of replies to read. The last one is the answer, unless ``all`` is set."""
     all: bool
 
 

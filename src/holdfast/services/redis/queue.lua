@@ -25,7 +25,7 @@
 --
 -- The key is written in front of the attributes, since older versions read past it there, and delete it with them:
 -- as the first value of a name that comes twice, of which the last counts: {TAB "name": LF "key" LF ,"name":"value"}.
--- A key without attributes is no JSON, and is read as no attributes: {TAB LF "key" LF
+-- A key without attributes isn't JSON, and is read as no attributes: {TAB LF "key" LF
 --
 -- What a reservation keeps is also delayed, by a time that no real delay has, so that older versions deliver it in the
 -- end. That time is renewed long before it comes.

@@ -32,8 +32,8 @@ _WRONG = {
     "WRONGPASS": f"user or password is wrong; {_CREDENTIALS}",
     "NOPERM": "its ACL forbids this: see docs on Redis for the rule that Holdfast's user needs",
     "WRONGTYPE": "a key of the namespace holds another program's data: choose another namespace",
-    "NOCLUSTER": "it is no node of a Cluster: write redis://HOST",
-    "NOSENTINEL": "it is no Sentinel: write redis://HOST, or the Sentinels' hosts and ports",
+    "NOCLUSTER": "it isn't a node of a Cluster: write redis://HOST",
+    "NOSENTINEL": "it isn't a Sentinel: write redis://HOST, or the Sentinels' hosts and ports",
     "CROSSSLOT": "keys of one call are in several slots of the Cluster: a Holdfast error, please report it",
 }
 _PHRASES = {  # errors that have no code of their own in some version

@@ -72,7 +72,7 @@ class Results:
         self._closings = 0
 
     async def read(self, after: int, limit: int, wait_s: float, stream: str) -> list[Logged]:
-        """As the port says of ``results``."""
+        """See ``results`` of the port."""
         deadline, closings = self._clock.monotonic() + wait_s, self._closings
         after = min(max(after, 0), CURSOR_MAX)
         while True:
@@ -85,7 +85,7 @@ class Results:
                 return []
 
     async def find(self, key: str, name: str) -> Logged | None:
-        """As the port says of ``result``."""
+        """See ``result`` of the port."""
         shard = self._shards.of(key)
         names = self._shards.name(shard, "names", key)
         cursor = await self._connection.command(names, "HGET", names, name)
@@ -108,13 +108,13 @@ class Results:
         return dropped
 
     async def last_cursor(self) -> int:
-        """As the port says."""
+        """See the port."""
         records = [self._shards.name(shard, "shard") for shard in range(self._shards.count)]
         lasts = await asyncio.gather(*(self._connection.command(r, "HGET", r, "last") for r in records))
         return max(int(last or 0) for last in lasts)
 
     async def restore(self, shards: StateShards, results: Sequence[Logged], above: int) -> None:
-        """As the port says of ``restore_results``. They are written by the connection of ``shards``."""
+        """See ``restore_results`` of the port. The connection of ``shards`` writes them."""
         every = range(self._shards.count)
         keys: list[list[str]] = [[self._shards.name(shard, "logs")] for shard in every]
         words: list[list[Word]] = [[] for _ in every]

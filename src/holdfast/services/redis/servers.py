@@ -106,7 +106,8 @@ class RedisServers:
         return await self._open(self._master)
 
     async def _master_by(self, sentinel: Host) -> Host:
-        """Return the master that one Sentinel names, if it is one: news of a fail-over reaches some late."""
+        """Return the master that one Sentinel names. Raises Unavailable if that server isn't a master: some
+        Sentinels learn of a fail-over late."""
         words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._address.service)
         found = await self._ask(sentinel, *words, credentials=self._sentinels_want_password)
         if found is None:

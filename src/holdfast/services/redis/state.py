@@ -237,7 +237,7 @@ class RedisState:
         return list(await asyncio.gather(*(read(key) for key in keys)))
 
     async def due(self, before: float, limit: int, lease_s: float) -> list[str]:
-        """As the port says. Where nothing is due this is one small command for each shard, and the commands
+        """See the port. If nothing is due, this is one small command for each shard, and the commands
         for one server are one round trip. While a server can't be reached, keys of others are handed out."""
         leased: list[str] = []
         try:

@@ -87,7 +87,7 @@ class Transaction:
         return [text for cursor in cursors for [text] in [cursor.fetchone()] if text]
 
     def list_rows(self, template: str, rows: Sequence[Sequence[Any]], *parameters: Any) -> list[str]:
-        """As :meth:`texts`, for texts joined by commas; returns their items."""
+        """Like :meth:`texts`, for texts joined by commas; returns their items."""
         return [item for text in self.texts(template, rows, *parameters) for item in text.split(",")]
 
     def ring(self, topic: str) -> None:
@@ -235,7 +235,7 @@ class Database:
     async def write_many(
         self, operation: Callable[[Transaction, Sequence[ItemT]], Sequence[T | HoldfastError]], item: ItemT
     ) -> T:
-        """As :meth:`write`, but ``operation`` is called once for all items that came together.
+        """Like :meth:`write`, but ``operation`` is called once for all items that came together.
 
         It returns for each item, in order, its result, or an error for that item alone.
         """
@@ -250,7 +250,7 @@ class Database:
         confirmed: bool = True,
         linger_s: float = 0.0,
     ) -> asyncio.Future[Any]:
-        """As :meth:`write_many`, but returns at once. Cancelling the future is no way to know whether
+        """Like :meth:`write_many`, but returns at once. Cancelling the future is no way to know whether
         the operation ran. Without ``confirmed`` a power failure may take it back. It may wait for others
         to share their transaction, for ``linger_s``."""
         call = called(operation, item, confirmed)

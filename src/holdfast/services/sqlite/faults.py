@@ -19,13 +19,13 @@ def missing(path: Path) -> HoldfastError:
 
 
 def exists(path: Path) -> bool:
-    """Return whether there is such a file. Raises ConfigError where this user may not look."""
+    """Return whether the file exists. Raises ConfigError if this user has no access to its directory."""
     try:
         return path.exists()
     except OSError as error:
         raise ConfigError(
-            f"the database {path} can't be reached by this user: {error.strerror or error}; run this as one"
-            " who may, such as the user of the nodes, or name another file"
+            f"the database {path} can't be reached by this user: {error.strerror or error}; run this as a"
+            " user with access, such as the user of the nodes, or name another file"
         ) from error
 
 
@@ -56,7 +56,8 @@ def named(error: Exception, path: Path, *, opening: bool = False) -> Exception:
         return Unavailable(f"{path}: the disk failed ({error}); check the disk")
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return UnsupportedStore(
-            f"{path} is no sound SQLite database ({error}); restore a backup, or move it away to begin again"
+            f"{path} isn't a sound SQLite database ({error}); restore a backup, or move it away to begin"
+            " again"
         )
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
         wrong = ConfigError if opening else Unavailable

@@ -158,7 +158,7 @@ class Webhook:
         self._signing = signing
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
-        """As Target.take. An answer of 2xx means that the effect is taken. ``LATER``, 5xx and no answer mean
+        """See Target.take. An answer of 2xx means that the effect is taken. ``LATER``, 5xx and no answer mean
         that it may be taken later. Any other answer means that it never is."""
         for effect in effects:
             headers = self._headers(effect)

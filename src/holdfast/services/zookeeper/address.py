@@ -72,5 +72,5 @@ def _chroot(path: str) -> str:
     names = [unquote(name) for name in path.strip("/").split("/")] if path.strip("/") else []
     for name in names:
         if name in ("", ".", "..") or "/" in name or not name.isprintable():
-            raise ConfigError(f"{SCHEME}: the path {path!r} is no chroot; write one such as /holdfast")
+            raise ConfigError(f"{SCHEME}: the path {path!r} isn't a chroot; use a path such as /holdfast")
     return "".join(f"/{name}" for name in names)

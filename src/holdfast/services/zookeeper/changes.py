@@ -138,7 +138,7 @@ class ChangeFeed:
         self._closed = False
 
     async def watch(self, after: int, wait_s: float) -> tuple[int, list[Change]]:
-        """As the port has it. Raises Unavailable if no server answers at the first use."""
+        """See the port. Raises Unavailable if no server answers at the first use."""
         await self._start()
         deadline = self._clock.monotonic() + wait_s
         while True:

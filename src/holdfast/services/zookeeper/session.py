@@ -188,7 +188,7 @@ class ZooKeeperSession:
         await self._loop.run_in_executor(None, self.stop)
 
     def stop(self) -> None:
-        """As :meth:`close`, in a thread that may block."""
+        """Like :meth:`close`, in a thread that may block."""
         with self._stopping, contextlib.suppress(WriterNotClosedException, OSError):
             self._client.stop()
             self._client.close()

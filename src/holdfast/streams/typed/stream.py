@@ -125,7 +125,7 @@ class Stream(Generic[M, S, R]):
         return self._client().stream(self.name).send_many(messages, connection=connection)
 
     async def asend_many(self, messages: Iterable[M | StreamMessage]) -> list[str]:
-        """As ``send_many``, for a caller with an event loop, which it doesn't block."""
+        """Like ``send_many``, for a caller with an event loop, which it doesn't block."""
         return await self._client().stream(self.name).asend_many(messages)
 
     def results(
@@ -138,7 +138,7 @@ class Stream(Generic[M, S, R]):
     def aresults(
         self, *, after: int | None = None, reader: str = "", follow: bool = False
     ) -> AsyncGenerator[StreamResult[R]]:
-        """As ``results``, for a caller with an event loop."""
+        """Like ``results``, for a caller with an event loop."""
         return self._client().aresults(self.name, after=after, reader=reader, follow=follow)
 
     def state(self, key: str | int) -> S | None:

@@ -16,7 +16,7 @@ PATIENCE_S = 10.0
 """Seconds for which a test waits for an expected event."""
 
 DEEP = 1_500
-"""More messages of one key than one receive sorts out."""
+"""A number of messages of one key that is too large for one receive to sort."""
 
 
 @pytest.mark.asyncio
@@ -302,7 +302,7 @@ async def _take_all(
             limit = min(count - len(deliveries), queue.max_batch)
             taken = await queue.take(key, holder, limit, LONG_S, after)
             assert taken is not None, "the reservation is gone"
-            assert taken.more or taken.deliveries, "a take without messages says that there are no more"
+            assert taken.more or taken.deliveries, "a take without messages has ``more`` unset"
             deliveries += taken.deliveries
             if taken.deliveries and after:
                 after = max(delivery.turn or 0 for delivery in taken.deliveries)
