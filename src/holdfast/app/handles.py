@@ -117,7 +117,7 @@ def read_handler(
 ) -> Handling:
     """Return the handling that a decorated function or class declares. ``message`` is None if the declaration
     leaves it to annotations. ``names`` are the local names of the declaring function. Raises ConfigError for
-    what is no handler."""
+    a value that isn't a handler."""
     if inspect.isclass(target):
         return _of_class(stream, target, message, state, names)
     if not callable(target):

@@ -344,8 +344,8 @@ async def _known_names(services: Services) -> list[str]:
 
 
 def _nothing_yet(objects: Objects) -> str:
-    """Return a text about a missing folder for objects; empty if it exists, or the store is no folder. Raises
-    ConfigError if it can't be made."""
+    """Return a text about a missing folder for objects; empty if it exists, or if the store isn't a folder.
+    Raises ConfigError if it can't be made."""
     from holdfast.services.file.objects import FileObjects  # noqa: PLC0415
 
     if not isinstance(objects, FileObjects) or objects.root.exists():

@@ -64,7 +64,7 @@ def gateway(
         raise ConfigError("--tls-cert and --tls-key go together; give both")
     check_exposure(host, keys, no_auth=no_auth)
     if not 0 <= per_s <= RATE_MAX:
-        raise ConfigError(f"--per-s is {per_s}; it must be from 0, which is no limit, to {RATE_MAX}")
+        raise ConfigError(f"--per-s is {per_s}; it must be from 0 (no limit) to {RATE_MAX}")
     if not 0 <= replay_bytes <= REPLAY_BYTES_MAX:
         raise ConfigError(f"--replay-bytes is {replay_bytes}; it must be from 0 to {REPLAY_BYTES_MAX}")
     tls = Tls(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None

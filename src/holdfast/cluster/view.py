@@ -112,7 +112,7 @@ class View:
             del self._suspects[member]
 
     async def _is_gone(self, member: Member) -> bool:
-        """Return whether there is evidence that the process has ended. Silence is no evidence, and a living
+        """Return whether there is evidence that the process has ended. Silence isn't evidence, and a living
         process refused a refused request. The membership of a silent process ends at its TTL."""
         for _ in range(PROBES):
             try:

@@ -430,7 +430,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
 
 
 def log_failure(request: web.BaseRequest, error: BaseException | None) -> None:
-    """Log why a request failed. An error of a closed connection is no failure."""
+    """Log why a request failed. An error of a closed connection isn't a failure."""
     where = {"method": request.method, "path": request.path, "client": request.remote}
     if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
         log.info("connection closed before its answer", **where, error=str(error))

@@ -17,8 +17,8 @@ SET_ACTION = "set limits"
 
 
 class LimitRecord(msgspec.Struct, rename={"maximum": "global", "per_node": "node"}):
-    """The limits of an app; 0 is no limit. ``granted``: how many tasks its nodes may run at present under the
-    global one, of the ``wanted``. ``rates``: attempts per second that operators have set, by type."""
+    """The limits of an app; 0 means no limit. ``granted``: how many tasks its nodes may run at present under
+    the global one, of the ``wanted``. ``rates``: attempts per second that operators have set, by type."""
 
     app: str
     maximum: int

@@ -53,7 +53,7 @@ def place(name: str) -> dict[str, Any]:
 
 
 def moment(at: float) -> str:
-    """Return a wall time in ISO 8601, UTC; a number that is no such time as it is."""
+    """Return a wall time in ISO 8601, UTC; a number that isn't a valid time unchanged."""
     if not at:
         return ""
     try:

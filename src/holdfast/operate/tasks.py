@@ -159,7 +159,7 @@ async def sent_body(services: Services, app: str, task: Task) -> bytes | None:
 
     try:
         body = decode_task(data, Envelope(app=app, task_id=task.task_id, task_type=task.type)).body
-    except InvalidMessage:  # a message that is no task is shown as it is
+    except InvalidMessage:  # a message that isn't a task is shown unchanged
         return data
     return None if body.stored is not None else body.data
 

@@ -151,5 +151,5 @@ class TransferableTasks(TaskStore, Protocol):
     """A task store whose records can be written as they are."""
 
     async def restore(self, tasks: Sequence[Task]) -> None:
-        """Write tasks as another store had them. One that this store knows stays as it is. Later epochs of a
-        task are above that of its record."""
+        """Write tasks as another store had them. A task that this store knows stays unchanged. Later epochs
+        of a task are above that of its record."""

@@ -26,7 +26,7 @@ PUTS_AT_ONCE = 8
 """The most objects that are written at once."""
 
 OBJECT_BYTES_MAX = 8 << 20
-"""The size at which an object is full. One of a single commit may be larger."""
+"""The size at which an object is full. An object with a single commit may be larger."""
 
 BACKLOG_SHARE = 2
 """The share of ``max_held`` (1/2) that may wait for the archive."""

@@ -1,5 +1,5 @@
-"""Moves the streams of a node to other nodes: on request, to shed load, for want of a model, and before the
-end."""
+"""Moves the streams of a node to other nodes: on request, to shed load, because a model is missing, and
+before the end."""
 
 from __future__ import annotations
 

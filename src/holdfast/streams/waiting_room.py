@@ -29,8 +29,8 @@ LINE_SHARE = 4
 """The fraction (1/4) of the custody that the messages of one key may take while they wait for room."""
 
 PAUSE_MAX_S = 30.0
-"""The longest pause of a message that goes back for want of room, in seconds: its owner expects it back for
-twice as long (``AWAY_S``)."""
+"""The longest pause of a message that goes back because there is no room, in seconds: its owner expects it
+back for twice as long (``AWAY_S``)."""
 
 GAP_SHARE = 3
 """The fraction (1/3) of a stream's gap timeout that such a pause may take at most."""
@@ -78,7 +78,7 @@ class WaitingRoom:
         """By key: the messages that wait for room."""
         self._lines_due: list[tuple[float, str]] = []
         self._leaving: dict[str, list[PendingForward]] = {}
-        """By stream: messages that go back to the queue for want of room."""
+        """By stream: messages that go back to the queue because there is no room."""
         self._changed = asyncio.Event()
 
     def start(self) -> None:

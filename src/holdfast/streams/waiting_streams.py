@@ -18,7 +18,7 @@ LOG_AFTER_S = 5.0
 """After how long a stream that waits for one kind of thing is logged."""
 
 COMMIT_S = 1.0
-"""A stream waits for its state store, or for its slot, only after so long."""
+"""Seconds before a stream is shown as waiting for its state store or its slot."""
 
 SHORT_KINDS: tuple[WaitKind, ...] = ("store", "slot")
 """The kinds of waits that every message may have for a moment."""

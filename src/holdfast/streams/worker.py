@@ -72,7 +72,7 @@ class StreamContext:
         return checked(self.parent)
 
     def model(self, wanted: str | Callable[[], Any]) -> Any:
-        """See Context.model. One that doesn't load is never held against the stream's state."""
+        """See Context.model. A model that doesn't load is never blamed on the stream's state."""
         return self._worker.model(wanted, self._stream, self.key)
 
     def fetch(self, url: str) -> bytes:

@@ -28,13 +28,12 @@ class Cancelled(BaseException):
 
 
 class Retry(Exception):
-    """Raised by a handler: the task is to be tried again after a pause, for what it needs isn't there yet.
+    """Raised by a handler: try the task again after a pause, because something that it needs isn't there yet.
 
-    It is no failure: it spends no try, and the task waits as ``queued``. ``after_s`` is the pause in seconds,
-    above 0 and at most 86,400 (a day); ``reason`` is shown with the task's state. A task may ask for 1,000
-    pauses; then asking for another is a failure. ``job.pauses`` counts them, for a pause that grows. Raises
-    ConfigError for an impossible pause.
-    """
+    A pause isn't a failure: it spends no try, and the task waits as ``queued``. ``after_s`` is the pause in
+    seconds, above 0 and at most 86,400 (a day); ``reason`` is shown with the task's state. A task may ask for
+    1,000 pauses; then asking for another is a failure. ``job.pauses`` counts them, for a pause that grows.
+    Raises ConfigError for an impossible pause."""
 
     def __init__(self, after_s: float, reason: str = "") -> None:
         check_setting("Retry", "after_s", after_s, Annotated[float, msgspec.Meta(gt=0, le=RETRY_AFTER_MAX_S)])

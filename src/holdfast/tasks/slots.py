@@ -183,7 +183,7 @@ class TaskSlots:
 
     Args:
         slots: makes the slots.
-        idle_s: a slot without work for so long is ended.
+        idle_s: a slot that has had no work for this time is ended.
         spare: further slots kept warm, to replace one that dies.
         limit: the most attempts to run at once.
     """

@@ -29,7 +29,7 @@ from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
 from holdfast.tasks.schedule import ScheduleEntry
 
-MaybeLimit = Annotated[int, Meta(ge=0, le=COUNT_MAX, description="0 is no limit.")] | None
+MaybeLimit = Annotated[int, Meta(ge=0, le=COUNT_MAX, description="0 means no limit.")] | None
 Since = Annotated[
     float,
     Meta(

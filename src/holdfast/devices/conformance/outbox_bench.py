@@ -24,7 +24,7 @@ NOW = 1_700_000_000.0
 
 PATIENCE = Patience(retry_s=10.0, retry_max_s=40.0, max_tries=3, probe_s=60.0)
 LATEST_S = 14.0
-"""After so long the first try is over, whatever the jitter."""
+"""Seconds after which the first try is over at any jitter."""
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

@@ -72,7 +72,7 @@ def open_table(table: Table, secrets: Secrets, field: str, roots: Sequence[str] 
 
 
 def _ordered_head(table: Table, field: str) -> FileHead:
-    """Return the columns that the order names. Those without a stated type are text."""
+    """Return the columns that the order names. Columns without a stated type are text."""
     kinds = {name: type_named(kind, f"{field}.types.{name}") for name, kind in table.types.items()}
     names = dict.fromkeys([column.source for column in table.columns])
     names |= dict.fromkeys([condition.column for condition in table.filter])

@@ -334,7 +334,7 @@ class RunPlan:
     # -- starts ---------------------------------------------------------------------------------------------
 
     def started(self, openings: int) -> None:
-        """Note that the store counts ``openings`` of the head. One that was begun too often is skipped."""
+        """Note that the store counts ``openings`` of the head. A head that was begun too often is skipped."""
         place, openings = self.blame.started(openings)
         if openings > self.rules.max_starts and self.holds(place):
             held = self.find(place)

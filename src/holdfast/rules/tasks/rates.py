@@ -33,7 +33,7 @@ written before a clock was set back, or at a slower rate."""
 
 
 class RateBuckets(msgspec.Struct, frozen=True):
-    """The buckets of an app: for each type when its bucket will be full. One that is full may be missing."""
+    """The buckets of an app: for each type when its bucket will be full. A full bucket may be missing."""
 
     full_at: dict[str, float] = {}
 

@@ -61,7 +61,7 @@ class DeadLetters:
         self._receives_max = receives_max
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
-        """Add dead letters. One that is already there is added again, and is listed once."""
+        """Add dead letters. A letter that is already there is added again, but listed once."""
         at = self._clock.wall()
         await self.dead.send([_entry(letter, at) for letter in letters], [""] * len(letters))
 

@@ -67,7 +67,8 @@ def newest() -> int:
 
 
 def qualified(text: str, schema: str) -> str:
-    """Put the schema's name into a text of SQL. It is no format string: SQL may have braces of its own."""
+    """Put the schema's name into a text of SQL. Format strings aren't used, because SQL may contain
+    braces."""
     return text.replace("{schema}", schema)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PostgresService(Service):
-    """Serves all ports. Those with the same URL share the connections of their process."""
+    """Serves all ports. Ports with the same URL share the connections of their process."""
 
     example = "postgresql://localhost/postgres"
     briefs_with_outcomes = True

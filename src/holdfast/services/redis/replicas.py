@@ -1,7 +1,7 @@
 """Waits until replicas have a commit, so that a fail-over doesn't lose it unnoticed.
 
-This is no consensus. A fail-over may still choose a replica that didn't answer, unless all must answer. A
-replica has a commit in memory, perhaps not on disk. A commit whose wait failed is still in place.
+This isn't a consensus protocol. A fail-over may still choose a replica that didn't answer, unless all must
+answer. A replica has a commit in memory, perhaps not on disk. A commit whose wait failed is still in place.
 """
 
 from __future__ import annotations

@@ -250,7 +250,7 @@ class Database:
         confirmed: bool = True,
         linger_s: float = 0.0,
     ) -> asyncio.Future[Any]:
-        """Like :meth:`write_many`, but returns at once. Cancelling the future is no way to know whether
+        """Like :meth:`write_many`, but returns at once. Cancelling the future doesn't show whether
         the operation ran. Without ``confirmed`` a power failure may take it back. It may wait for others
         to share their transaction, for ``linger_s``."""
         call = called(operation, item, confirmed)

@@ -88,7 +88,7 @@ def _statements(script: str) -> Iterator[str]:
 
 def steps_of(path: Path) -> SchemaSteps:
     """Return the version of a file's schema, and the migrations that it hasn't had. Nothing is changed or
-    made. Raises UnsupportedStore for a newer schema, or what is no database of Holdfast."""
+    made. Raises UnsupportedStore for a newer schema, or a file of another program."""
     if not exists(path):
         return steps_from(0, migrations())
     try:

@@ -499,7 +499,7 @@ class TaskAttempts(TasksFixtures):
         assert (queued.state, queued.attempts, queued.pauses) == (State.QUEUED, 0, 1)
         assert queued.until >= begun.started_at + LEASE_S
         assert queued.detail == "the other side is away"
-        assert await other_tasks.give_back([paused]) == [queued], "a repeat is no second pause"
+        assert await other_tasks.give_back([paused]) == [queued], "a repeat isn't a second pause"
         assert await other_tasks.start([wish("k", tries=1)]) == [queued]
         ended = await other_tasks.cancel("k", "not needed")
         assert ended is not None
