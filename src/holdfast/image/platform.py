@@ -79,5 +79,5 @@ def parse(text: str) -> Platform:
 def own() -> Platform:
     name = OF_MACHINES.get(machine.machine())
     if name is None:
-        raise ConfigError(f"images can't be built for {machine.machine()!r}: say --platform linux/amd64")
+        raise ConfigError(f"images can't be built for {machine.machine()!r}: use --platform linux/amd64")
     return Platform(name)

@@ -207,7 +207,7 @@ def reasons(found: Why, rests_s: float, nodes: int) -> list[str]:
     if rests_s > 0:
         some.append(f"it came lately and rests for another {duration(rests_s)} (rest_s)")
     if excess <= BAND * found.mean_load:
-        some.append(f"its node isn't overloaded: no more than {BAND:.0%} over the mean")
+        some.append(f"its node isn't overloaded: at most {BAND:.0%} over the mean")
     elif found.busy > excess:
         some.append("its load is more than its node has over the mean: moving it would overload another")
     return some or ["the balancer may move it in its next round, if it is the cheapest for its load"]

@@ -83,8 +83,8 @@ class Audit:
         self._versions: dict[str, int] = {}
 
     async def ordered_at(self, task_id: str, at: float) -> float:
-        """Return the time when a task was ordered: the one of the first call, so that its date stays the
-        same."""
+        """Return the time when a task was ordered: the time of the first call. So its date stays the same in
+        later attempts."""
         name = TASKS + task_id
         for _ in range(TRIES):
             try:

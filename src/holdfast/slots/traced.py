@@ -20,7 +20,7 @@ current_call: ContextVar[TracedCall | None] = ContextVar("holdfast_traced_call",
 """The call that takes the spans of user code."""
 
 NOT_OF_APPS = ("opentelemetry.trace", "holdfast.slots.span_api")
-"""The modules of the providers that no app has set."""
+"""Modules of the default tracer providers. Any other provider was set by an app."""
 
 _api: list[ModuleType | None] = []
 

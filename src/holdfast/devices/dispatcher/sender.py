@@ -77,5 +77,5 @@ class Sender(Part):
 
 
 def storable_text(text: str) -> str:
-    """Return a text that every database keeps. A dialect's error may have half of a character or NUL."""
+    """Return a text that every database keeps. A dialect's error may contain NUL or half a character."""
     return text.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -37,7 +37,7 @@ NAME_MAX_BYTES = 63
 """The longest name that PostgreSQL takes."""
 
 CHANNEL_MAX_BYTES = 7000
-"""PostgreSQL takes payloads of less than 8000 bytes."""
+"""The usual limit of a payload in bytes: PostgreSQL refuses 8,000 and more."""
 
 NOTIFY = "SELECT pg_notify(%s, payload) FROM unnest(%s::text[]) AS payload"
 

@@ -46,7 +46,7 @@ class WriteLock:
         self._waiting: tuple[int, float] | None = None
 
     def acquire(self) -> None:
-        """Wait, without end, until this process may write."""
+        """Wait without a time limit until this process may write."""
         self._wait_for(TURN)
         self._wait_for(WRITE)
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, TURN)

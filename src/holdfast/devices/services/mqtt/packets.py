@@ -9,7 +9,7 @@ CORRELATION = 0x09
 _SIZES = {0x01: 1, 0x02: 4, 0x23: 2}
 """Sizes of PUBLISH's properties of a fixed size."""
 _TEXTS = {0x03: 1, 0x08: 1, CORRELATION: 1, 0x26: 2}
-"""Numbers of texts in properties that are texts after their length."""
+"""The number of texts in each property with text values, by the property's id."""
 _NUMBER = 0x0B
 """The property that is a number of variable length."""
 

@@ -230,7 +230,7 @@ SET shard = excluded.shard, phase = excluded.phase, command = excluded.command, 
         return array([*values]) if self.postgresql else json.dumps(list(values))
 
     def table(self, name: str, columns: Sequence[str], rows: Collection[Sequence[Any]]) -> dict[str, Any]:
-        """Return rows as parameters: for SQLite as one list called ``name``, for PostgreSQL one a column."""
+        """Return rows as parameters: one list ``name`` for SQLite, one list per column for PostgreSQL."""
         if not self.postgresql:
             return {name: json.dumps([*rows])}
         return {column: array([row[at] for row in rows]) for at, column in enumerate(columns)}
