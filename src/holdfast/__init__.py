@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ReaderLost,
         ResultsExpired,
         StateRejected,
+        TaskFailed,
         TooLarge,
         Unavailable,
     )
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.tasks.order import Order
     from holdfast.tasks.outcome import Outcome
     from holdfast.tasks.producer import Brief
+    from holdfast.tasks.sent import SentTask
     from holdfast.tasks.task_type import Signature, TaskType
     from holdfast.tasks.wire import TaskMessage
 else:  # Each is imported when it is first used: a command that prints its help needs none of them.
@@ -47,8 +49,8 @@ else:  # Each is imported when it is first used: a command that prints its help 
             "holdfast.common.retry": "Backoff",
             "holdfast.errors": (
                 "ConfigError HandlerFailed HoldfastError InvalidMessage NoQuery OperationRefused "
-                "OutcomeUnknown QueryFailed ReaderLost ResultsExpired StateRejected TooLarge "
-                "Unavailable"
+                "OutcomeUnknown QueryFailed ReaderLost ResultsExpired StateRejected TaskFailed "
+                "TooLarge Unavailable"
             ),
             "holdfast.rules.tasks.task": "Task",
             "holdfast.streams.asking": "QueryAnswer",
@@ -62,6 +64,7 @@ else:  # Each is imported when it is first used: a command that prints its help 
             "holdfast.tasks.outcome": "Outcome",
             "holdfast.tasks.producer": "Brief",
             "holdfast.tasks.wire": "TaskMessage",
+            "holdfast.tasks.sent": "SentTask",
             "holdfast.tasks.task_type": "Signature TaskType",
         },
     )
@@ -92,6 +95,7 @@ __all__ = [
     "ReaderLost",
     "ResultsExpired",
     "Retry",
+    "SentTask",
     "Signature",
     "StateRejected",
     "Stream",
@@ -101,6 +105,7 @@ __all__ = [
     "StreamSender",
     "SystemClock",
     "Task",
+    "TaskFailed",
     "TaskMessage",
     "TaskType",
     "TooLarge",

@@ -24,6 +24,7 @@ TargetAway             SAFE        a stream accepts no message while a target ta
 NoQuery                NEVER       a stream answers no queries
 ReaderLost             STOP        another program reads results under the same name
 ResultsExpired         NEVER       results may have expired before their reader read them
+TaskFailed             NEVER       a task whose result is asked for didn't succeed
 QueryFailed            NEVER       the handler failed at a query, or tried to change something
 OutcomeUnknown         SAME        it may have happened; repeat the very same call or reopen
 Fenced                 STOP        a newer epoch or commit exists; this opening is over
@@ -208,6 +209,14 @@ class ReaderLost(HoldfastError):
     """Another program has begun to read a stream's results under the same name."""
 
     retry = Retry.STOP
+
+
+class TaskFailed(HoldfastError):
+    """A task whose result is asked for didn't succeed. ``outcome`` says why."""
+
+    def __init__(self, text: str, outcome: object) -> None:
+        super().__init__(text)
+        self.outcome = outcome
 
 
 class ResultsExpired(HoldfastError):

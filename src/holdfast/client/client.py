@@ -191,6 +191,10 @@ class Client:
         """See :meth:`AsyncClient.wait`."""
         return self._run(self._client.wait(task_id, timeout_s))
 
+    async def aoutcome(self, task_id: str, timeout_s: float | None = None) -> Outcome:
+        """Like ``wait``, for a caller with an event loop."""
+        return await asyncio.wrap_future(self._begin(self._client.wait(task_id, timeout_s)))
+
     def briefs(self, *, follow: bool = True) -> Iterator[Brief]:
         """See :meth:`AsyncClient.briefs`."""
         return self._each(self._client.briefs(follow=follow))

@@ -116,7 +116,9 @@ def encoder(hook: Callable[[Any], Any] | None = None) -> Callable[[Any], bytes]:
 
 
 def _of_model(value: Any) -> Any:
-    """Return the JSON value of a pydantic model, which the model can read again."""
+    """Return the JSON value of a pydantic model, which the model can read again, or of a kind of text."""
+    if isinstance(value, str):
+        return str(value)
     if hasattr(value, "__pydantic_serializer__"):
         return value.model_dump(mode="json", by_alias=True)
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
@@ -193,7 +195,9 @@ def _type_name(message: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return the JSON value of an array or number of NumPy, or of a pydantic model."""
+    """Return the JSON value of an array or number of NumPy, of a pydantic model, or of a kind of text."""
+    if isinstance(value, str):
+        return str(value)
     for convert in ("tolist", "model_dump"):
         if hasattr(value, convert):
             return getattr(value, convert)()

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from holdfast.common.codec import decode_plain
 from holdfast.common.stored import StoredValue
 from holdfast.rules.tasks.task import State, Task
+
+if TYPE_CHECKING:
+    # With a default, which typing has from Python 3.13 on.
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    R = DefaultTypeVar("R", default=Any)
+else:
+    R = TypeVar("R")
 
 RESULT_BYTES_MAX = 64 << 10
 """The largest result that travels in an outcome event. Some queues take at most 256 KiB in a call."""
@@ -19,19 +27,20 @@ SAME = ("task_id", "state", "detail", "attempts", "started_at", "ended_at", "nod
 _decode_stored = msgspec.json.Decoder(StoredValue).decode
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     """The outcome of a task.
 
-    ``state`` is succeed, failed, timeout or duplicated. ``value`` is the handler's result: a JSON value, or
-    None. ``detail`` says why the task did not succeed. Times are wall times in seconds, 0 if unknown.
-    ``progress`` goes from 0 to 1. ``epoch`` is the epoch of the attempt that ended the task. ``stored`` says
-    where a large value is; ``wait`` and ``briefs`` read it."""
+    ``state`` is succeed, failed, timeout or duplicated. ``value`` is the handler's result or None: a JSON
+    value, or of type R if a :class:`holdfast.SentTask` returned the outcome. ``detail`` says why the task did
+    not succeed. Times are wall times in seconds, 0 if unknown. ``progress`` goes from 0 to 1. ``epoch`` is
+    the epoch of the attempt that ended the task. ``stored`` says where a large value is; ``wait`` and
+    ``briefs`` read it."""
 
     task_id: str = msgspec.field(name="trace_id")
     state: State
     task_type: str = ""
     app: str = ""
-    value: Any = None
+    value: R = None  # type: ignore[assignment] # a task without a result
     detail: str = ""
     attempts: int = 0
     started_at: float = 0.0

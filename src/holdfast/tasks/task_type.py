@@ -6,8 +6,8 @@ import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar, Unpack, cast, overload
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Unpack, cast, overload
 
 from holdfast.errors import InvalidMessage
 from holdfast.ports.slots import Progress
@@ -15,11 +15,23 @@ from holdfast.rules.tasks.task import Task
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.handler import Job
 from holdfast.tasks.order import Order, SendOptions
+from holdfast.tasks.sent import SentTask, result_reader
 from holdfast.tasks.spec import TaskSpec
+
+if TYPE_CHECKING:
+    # With a default, which typing has from Python 3.13 on.
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    from holdfast.tasks.outcome import Outcome
+
+    R_any = DefaultTypeVar("R_any", default=Any)
+else:
+    R_any = TypeVar("R_any")
 
 B = TypeVar("B")
 B_contra = TypeVar("B_contra", contravariant=True)
 R = TypeVar("R")
+T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 
@@ -45,23 +57,30 @@ class Sender(Protocol):
 
     async def asend_many(self, orders: Sequence[Order], /) -> list[str]: ...
 
+    def wait(self, task_id: str, timeout_s: float | None = None) -> Outcome: ...
 
-class Signature(Order, frozen=True, kw_only=True):
+    async def aoutcome(self, task_id: str, timeout_s: float | None = None) -> Outcome: ...
+
+    def cancel(self, task_id: str, reason: str = ...) -> Task | None: ...
+
+
+class Signature(Order, Generic[R_any], frozen=True, kw_only=True):
     """A task that is ready to be sent: by its ``send``, with others by ``Client.send_many``, or by a periodic
     function that returns it. Made by :meth:`TaskType.s`."""
 
     sender: Callable[[], Sender]
+    read: Callable[[Any], Any]
 
-    def send(self) -> str:
+    def send(self) -> SentTask[R_any]:
         """Send the task; returns its task id. Raises as :meth:`TaskType.send`."""
-        return self.sender().send_many([self])[0]
+        return SentTask(self.sender().send_many([self])[0], self.sender, self.read)
 
-    async def asend(self) -> str:
+    async def asend(self) -> SentTask[R_any]:
         """Like ``send``, for programs with an event loop."""
-        return (await self.sender().asend_many([self]))[0]
+        return SentTask((await self.sender().asend_many([self]))[0], self.sender, self.read)
 
 
-class TaskType(Generic[B, R]):
+class TaskType(Generic[B, R_co]):
     """A declared type of task. B is the type of the body, and R what the handler returns.
 
     ``send`` sends a task for a node to run. Calling the object with a body runs the handler in this process,
@@ -75,9 +94,10 @@ class TaskType(Generic[B, R]):
         self.__name__: str = getattr(spec.handler, "__name__", spec.name)
         self._app = app
         self._sender = sender
+        self._read = result_reader(spec.handler)
         functools.update_wrapper(cast("Callable[..., Any]", self), spec.handler, updated=())
 
-    def __call__(self, body: B, job: Job | None = None) -> R:
+    def __call__(self, body: B, job: Job | None = None) -> R_co:
         """Run the handler with that body, and return what it returns; await it for an ``async`` handler.
         Without a ``job``, the handler gets one for a first attempt, whose progress, log and effects are
         dropped."""
@@ -85,14 +105,21 @@ class TaskType(Generic[B, R]):
         if inspect.isclass(handler):
             made: Any = handler()
             handler = made.run
-        result: R = handler(body, self._unread_job() if job is None else job)
+        result: R_co = handler(body, self._unread_job() if job is None else job)
         return result
 
     def __repr__(self) -> str:
         return f"<{self.spec} of app {self._app!r}>"
 
-    def send(self, body: B, **options: Unpack[SendOptions]) -> str:
-        """Send a task with :attr:`holdfast.App.client`; returns its task id.
+    @overload
+    def send(
+        self: TaskType[B, Coroutine[Any, Any, T]], body: B, **options: Unpack[SendOptions]
+    ) -> SentTask[T]: ...
+    @overload
+    def send(self, body: B, **options: Unpack[SendOptions]) -> SentTask[R_co]: ...
+    def send(self, body: B, **options: Unpack[SendOptions]) -> SentTask[Any]:
+        """Send a task with :attr:`holdfast.App.client`; returns its task id, a text that also reads the
+        outcome.
 
         Args:
             body: what the handler gets, of the declared type.
@@ -115,11 +142,23 @@ class TaskType(Generic[B, R]):
         """
         return self.s(body, **options).send()
 
-    async def asend(self, body: B, **options: Unpack[SendOptions]) -> str:
+    @overload
+    async def asend(
+        self: TaskType[B, Coroutine[Any, Any, T]], body: B, **options: Unpack[SendOptions]
+    ) -> SentTask[T]: ...
+    @overload
+    async def asend(self, body: B, **options: Unpack[SendOptions]) -> SentTask[R_co]: ...
+    async def asend(self, body: B, **options: Unpack[SendOptions]) -> SentTask[Any]:
         """Like :meth:`send`, for programs with an event loop."""
         return await self.s(body, **options).asend()
 
-    def s(self, body: B, **options: Unpack[SendOptions]) -> Signature:
+    @overload
+    def s(
+        self: TaskType[B, Coroutine[Any, Any, T]], body: B, **options: Unpack[SendOptions]
+    ) -> Signature[T]: ...
+    @overload
+    def s(self, body: B, **options: Unpack[SendOptions]) -> Signature[R_co]: ...
+    def s(self, body: B, **options: Unpack[SendOptions]) -> Signature[Any]:
         """Return a task to send later, or together with others. Arguments and errors are as for
         :meth:`send`."""
         if self.spec.group and not options.get("group"):
@@ -127,7 +166,7 @@ class TaskType(Generic[B, R]):
             # wrong about a body, the node says.
             with contextlib.suppress(InvalidMessage):
                 options["group"] = self.group_of(body)
-        return Signature(task_type=self.name, body=body, sender=self._sender, **options)
+        return Signature(task_type=self.name, body=body, sender=self._sender, read=self._read, **options)
 
     def group_of(self, body: B) -> str:
         """Return what the declared ``group`` finds in a body, "" for none. Tasks for which the producer sets

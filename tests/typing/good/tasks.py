@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, assert_type
 
-from holdfast import App, Client, Job, Order, Signature, TaskType
+from holdfast import App, Client, Job, Order, Outcome, SentTask, Signature, TaskType
 
 app = App("reports")
 
@@ -53,8 +53,10 @@ assert_type(convert, TaskType[Invoice, int])
 
 
 def sent(job: Job) -> None:
-    assert_type(send_invoice.send(Invoice("acme"), dedupe="7", priority=1, delay_s=1.5), str)
-    assert_type(send_invoice.s(Invoice("acme"), group="acme"), Signature)
+    assert_type(send_invoice.send(Invoice("acme"), dedupe="7", priority=1, delay_s=1.5), SentTask[str])
+    assert_type(send_invoice.s(Invoice("acme"), group="acme"), Signature[str])
+    assert_type(send_invoice.send(Invoice("acme")).result(), str)
+    assert_type(send_invoice.send(Invoice("acme")).outcome(5).value, str)
     assert_type(send_invoice(Invoice("acme")), str)
     assert_type(send_invoice(Invoice("acme"), job), str)
     assert_type(convert(Invoice("acme")), int)
@@ -65,9 +67,12 @@ def sent(job: Job) -> None:
 
 
 async def sent_async() -> None:
-    assert_type(await publish.asend({"pages": 3}), str)
-    assert_type(await publish.s({"pages": 3}).asend(), str)
+    assert_type(await publish.asend({"pages": 3}), SentTask[int])
+    assert_type(await publish.s({"pages": 3}).asend(), SentTask[int])
     assert_type(await publish({}), int)
+    sent = await publish.asend({})
+    assert_type(await sent.aresult(timeout_s=5), int)
+    assert_type(await sent.aoutcome(), Outcome[int])
 
 
 @app.periodic("nightly", "30 2 * * *", zone="Europe/Berlin", missed="all")
