@@ -152,7 +152,7 @@ async def test_a_seq_of_the_queue_needs_a_queue_that_numbers_messages() -> None:
     "stream, problem",
     [
         ("frame", "which the app doesn't declare; it declares frames, outbox gates"),
-        ("frames", "but the app declares outbox gates as well"),
+        ("frames", "but the app also declares outbox gates"),
     ],
 )
 async def test_bare_ids_in_zookeeper_are_of_the_one_stream_that_the_app_declares(

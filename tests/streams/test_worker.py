@@ -243,7 +243,7 @@ def test_a_message_that_does_not_fit_fails_for_good() -> None:
     worker, _ = opened(lambda message, context: message.x, message=Point)
     ran = run(worker, b'{"x":1}', b'{"x":"one"}')
     assert (ran.results, ran.permanent) == ([b"1"], True)
-    assert "no Point" in ran.error
+    assert "isn't of type Point" in ran.error
 
 
 def test_a_handler_may_call_a_message_invalid_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -665,7 +665,7 @@ def test_an_app_is_loaded_by_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
         "an_app": "module:name",
         "an_app:": "module:name",
         "an_app:nothing": "an_app has no 'nothing'",
-        "an_app:other": "no holdfast.App",
+        "an_app:other": "isn't a holdfast.App",
         "no_such_app:app": "ModuleNotFoundError",
     }.items():
         with pytest.raises(ConfigError, match=text):

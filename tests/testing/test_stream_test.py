@@ -111,7 +111,7 @@ def test_what_a_handler_raises_is_raised() -> None:
 
 
 def test_a_body_that_does_not_fit_is_invalid() -> None:
-    with pytest.raises(InvalidMessage, match="no Step") as failure:
+    with pytest.raises(InvalidMessage, match="isn't of type Step") as failure:
         StreamTest(Sum).send({"by": "one"})
     assert failure.value.field == "by"
 
