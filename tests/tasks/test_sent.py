@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-import msgspec
 import pytest
 
 from holdfast import App, InvalidMessage, Job, Outcome, SentTask, TaskFailed
@@ -107,7 +106,7 @@ def test_a_task_can_be_cancelled_and_waited_for_in_vain(node: NodeForTests) -> N
 def test_it_is_its_task_id_wherever_a_text_is_needed() -> None:
     sent = count.send({}, task_id="t-1")
     assert sent == "t-1"
-    assert sent in {"t-1"}
+    assert hash(sent) == hash("t-1")
     assert json.loads(json.dumps([sent])) == ["t-1"]
     assert echo.send({"id": sent}).result(timeout_s=30) == {"id": "t-1"}
     for other in (pickle.loads(pickle.dumps(sent)), copy.deepcopy(sent)):
