@@ -3,11 +3,14 @@
 import pytest
 
 from holdfast.common.queue_calls import (
+    MICROS_MAX,
+    by_bytes,
     check_batch,
     check_bodies,
     decode_attributes,
     encode_attributes,
     make_receipt,
+    micros,
     read_receipt,
 )
 from holdfast.errors import TooLarge
@@ -23,6 +26,15 @@ def test_each_body_is_held_to_the_limit() -> None:
     check_bodies([b"", b"x" * 10], 10)
     with pytest.raises(TooLarge, match="a body of 11 bytes is over the queue's max_bytes, 10"):
         check_bodies([b"x", b"x" * 11], 10)
+
+
+def test_items_are_split_into_parts_by_their_bytes() -> None:
+    assert by_bytes([], len, 3) == []
+    assert by_bytes(["a", "bb", "c", "dddd", "e"], len, 3) == [["a", "bb"], ["c"], ["dddd"], ["e"]]
+
+
+def test_a_duration_in_microseconds_has_the_limits_of_databases() -> None:
+    assert [micros(1.5), micros(-1.0), micros(float("inf"))] == [1_500_000, 0, MICROS_MAX]
 
 
 def test_a_receipt_is_read_as_it_was_written() -> None:

@@ -43,6 +43,13 @@ class TestRoutes:
         assert routes.answered("s/1", "b", 4)
         assert routes.get("s/1") == GatewayRoute("b", 4)
 
+    def test_the_same_owner_again_is_no_change(self) -> None:
+        routes = followed()
+        routes.answered("s/1", "a", 3)
+        routes.changed()
+        assert routes.answered("s/1", "a", 3)
+        assert routes.changed() == {}
+
     def test_only_a_claim_of_another_member_is_a_change(self) -> None:
         routes = followed()
         routes.answered("s/1", "a", 3)

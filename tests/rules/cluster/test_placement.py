@@ -18,9 +18,11 @@ from holdfast.rules.cluster.placement import (
     Member,
     Placed,
     WorkLoad,
+    able_members,
     can_be_read,
     choose,
     newest_revision,
+    readers,
     shortage,
     spread,
 )
@@ -364,3 +366,20 @@ def test_what_acts_goes_to_no_old_node_though_only_a_node_of_another_revision_te
     old = of_revision("b", "two", 2.0)
     assert old.load.acting is None
     assert {member.name for member in spread({"s/k": 0}, [tells, old]).values()} == {"a"}
+
+
+def test_the_owner_answers_queries_first_and_then_members_that_serve_the_stream() -> None:
+    serving = [Member(name, name, "", Load(slots=1, serves=("s",))) for name in ("a", "b", "c")]
+    others = [
+        Member("d", "d", "", Load(slots=1, serves=("t",))),
+        Member("e", "e", "", Load(slots=1, serves=("s",)), foreign=True),
+    ]
+    found = [member.id for member in readers("s/k", [*serving, *others], owner="b")]
+    assert found[0] == "b"
+    assert sorted(found) == ["a", "b", "c"]
+
+
+def test_a_member_can_be_left_out_of_the_able_ones() -> None:
+    members = [Member(name, name, "", Load(slots=1, room=5, serves=("s",))) for name in ("a", "b")]
+    assert [member.id for member in able_members("s", members, ())] == ["a", "b"]
+    assert [member.id for member in able_members("s", members, (), but="a")] == ["b"]

@@ -351,3 +351,7 @@ def test_where_a_large_result_is_is_forgotten_with_the_outcome() -> None:
     failed = after(RUNNING, EndAttempt("k", 1, State.FAILED, stored=b"object"), NOW)
     assert failed.stored == b"object"
     assert after(failed, ResetTask("k"), NOW).stored == b""
+
+
+def test_a_task_has_its_id_under_the_name_of_earlier_versions_too() -> None:
+    assert Task("t", "report").trace == "t"
