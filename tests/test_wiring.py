@@ -472,3 +472,17 @@ async def test_a_policy_allows_each_archive_once_under_ids_of_their_own() -> Non
         ("HoldfastObjects2", "arn:aws:s3:::c/*"),
         ("HoldfastBucket2", "arn:aws:s3:::c"),
     ]
+
+
+async def test_a_missing_step_between_versions_of_state_is_found_before_a_node_runs() -> None:
+    app = App("town")
+
+    @app.stream("counts", version=3)
+    def count(message: dict[str, Any], state: dict[str, int]) -> None: ...
+
+    count.migrate(from_version=1)(lambda state: state)
+    async with Services(load({})) as services:
+        with pytest.raises(ConfigError, match=r"stream 'counts': migrate\(from_version=2\) is missing"):
+            check_app(services, app)
+        count.migrate(from_version=2)(lambda state: state)
+        check_app(services, app)

@@ -10,6 +10,7 @@ from holdfast.errors import ConfigError, NoDatabase
 from holdfast.registration.targets import check_target
 from holdfast.registration.urls import has_password, shown
 from holdfast.streams.spec import QUEUE_NUMBER
+from holdfast.streams.typed.state import typed_state_of
 from holdfast.tasks.names import event_queue, task_queue
 from holdfast.wiring.services import Services
 
@@ -36,6 +37,8 @@ def check_app(services: Services, app: App) -> None:
                 " or use a FIFO queue, whose name ends in '.fifo'"
             )
     for name, stream in app.streams.items():
+        if (state := typed_state_of(stream.handler)) is not None:
+            state.check_steps(name)
         _check_results_to(app, name, stream.results_to)
         _check_archive(services, name, stream.archive)
     for product in products():

@@ -38,12 +38,12 @@ def command(action: Action[str]) -> Callable[..., Awaitable[None]]:
         if action.confirm and not yes:
             raise ConfigError(f"{action.warning}; give --yes to confirm")
         try:
-            wish = msgspec.convert(given | {name: [*values] for name in listed}, action.input)
+            chosen = msgspec.convert(given | {name: [*values] for name in listed}, action.input)
             async with (
                 options.services(reads_only=True) as services,
-                audited(services, action.audit or action.verb, key, audited_fields(wish)) as under_way,
+                audited(services, action.audit or action.verb, key, audited_fields(chosen)) as under_way,
             ):
-                done = await action.act(services, key, wish)
+                done = await action.act(services, key, chosen)
                 under_way.text = done.text
         except (msgspec.ValidationError, InvalidMessage) as error:
             raise ConfigError(str(error)) from None

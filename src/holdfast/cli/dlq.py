@@ -241,8 +241,8 @@ async def _redrive_tasks(
     count = passed = 0
     async with producing(options.load(), owner, reads_only=True) as services:
         letters = make_dead_letters(services, owner)
-        wish = {"types": " ".join(types), "trace": choice.task_id, "error": choice.error}
-        async with audited(services, dead_letters.REDRIVE_ACTION, owner, wish):
+        change = {"types": " ".join(types), "trace": choice.task_id, "error": choice.error}
+        async with audited(services, dead_letters.REDRIVE_ACTION, owner, change):
             if source:
                 async with backup_at(source) as place:
                     count, passed = await letters.redrive_kept(place, types, choice)
@@ -310,10 +310,10 @@ async def _act(
             read = ReadPatience(services.clock).read
             ids = await dead_letters.ids_in_order(services, stream, key, read=read)
         chosen = {stream: ids} if stream and ids else await dead_letters.by_queue(services, ids, complain)
-        wish = {"count": len(ids), "ids": " ".join(ids)}
+        change = {"count": len(ids), "ids": " ".join(ids)}
         if redrives and (warning := (await dead_letters.passed(services, ids)).warning):
             output.remark(warning)
-        async with audited(services, action, " ".join(chosen), wish):
+        async with audited(services, action, " ".join(chosen), change):
             count = await act(services, chosen, complain)
     if json:
         output.json_line({done: count, "asked": len(ids)})

@@ -61,8 +61,8 @@ async def set_(
         raise ConfigError("give a limit: --global, --node, --strict or --rate, such as --global 40")
     rates = dict(map(_rate, rate or ()))
     async with options.services() as services:
-        wish = {"global": maximum, "node": per_node, "strict": strict, "rates": " ".join(rate or ())}
-        async with audited(services, limits.SET_ACTION, owner, wish):
+        limits_given = {"global": maximum, "node": per_node, "strict": strict, "rates": " ".join(rate or ())}
+        async with audited(services, limits.SET_ACTION, owner, limits_given):
             record = await limits.change_limits(
                 services, owner, maximum=maximum, per_node=per_node, strict=strict, rates=rates
             )

@@ -78,8 +78,8 @@ async def set_(
     )
     async with producing(options.load(), owner) as services:
         try:
-            wish = {"cron": cron, "zone": zone, "task_type": task_type}
-            async with audited(services, periodic.SET_ACTION, f"{owner}/{name}", wish):
+            change = {"cron": cron, "zone": zone, "task_type": task_type}
+            async with audited(services, periodic.SET_ACTION, f"{owner}/{name}", change):
                 await periodic.set_entry(services, owner, name, entry)
         except InvalidMessage as error:
             raise ConfigError(str(error)) from None

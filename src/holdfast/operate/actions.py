@@ -134,11 +134,11 @@ def _field(info: msgspec.structs.FieldInfo) -> Field:
     return Field(info.name, kind, default, info.required, meta.title or "", meta.description or "")
 
 
-def audited_fields(wish: msgspec.Struct) -> dict[str, object]:
+def audited_fields(chosen: msgspec.Struct) -> dict[str, object]:
     """Return what the audit log keeps of a request: the fields that were given, without contents."""
     given: dict[str, object] = {}
-    for info in msgspec.structs.fields(wish):
-        value, known = getattr(wish, info.name), _field(info)
+    for info in msgspec.structs.fields(chosen):
+        value, known = getattr(chosen, info.name), _field(info)
         if info.name not in HIDDEN and (known.required or value != known.default):
             given[info.encode_name] = _listed(value) if isinstance(value, list) else value
     return given

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import statistics
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -161,14 +161,15 @@ class Bench:
                 )
             await self._clock.sleep(0.1)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def _reading(self) -> AsyncIterator[None]:
         reading = asyncio.ensure_future(self._read())
         try:
             yield
         finally:
             reading.cancel()
-            await asyncio.wait([reading])
+            with contextlib.suppress(asyncio.CancelledError):
+                await reading  # what ended it is why results are missing
 
     async def _read(self) -> None:
         after, state = 0, self._services.state()

@@ -132,7 +132,7 @@ class DroppedEffects(msgspec.Struct):
 
 
 @partial(Action, name="pauseStream", title="Pause", unavailable="It is parked already.")
-async def pause(services: Services, key: str, wish: NoFields) -> Done[StreamRecord]:
+async def pause(services: Services, key: str, chosen: NoFields) -> Done[StreamRecord]:
     """Pause a stream. Its messages wait; those over its inbox limit become dead letters `parked`, which
     resume sends again.
 
@@ -145,7 +145,7 @@ async def pause(services: Services, key: str, wish: NoFields) -> Done[StreamReco
 
 
 @partial(Action, name="resumeStream", title="Resume", unavailable="It isn't parked.")
-async def resume(services: Services, key: str, wish: NoFields) -> Done[ResumedStream]:
+async def resume(services: Services, key: str, chosen: NoFields) -> Done[ResumedStream]:
     """Resume a parked stream, and send its `parked` dead letters to the queue again, in order.
 
     ```
@@ -159,7 +159,7 @@ async def resume(services: Services, key: str, wish: NoFields) -> Done[ResumedSt
 
 
 @partial(Action, name="skipInStream", title="Skip messages")
-async def skip(services: Services, key: str, wish: Skip) -> Done[StreamRecord]:
+async def skip(services: Services, key: str, chosen: Skip) -> Done[StreamRecord]:
     """Skip the message at the head of a stream, or all up to one. If a skipped message comes (again), it
     becomes a dead letter.
 
@@ -168,9 +168,9 @@ async def skip(services: Services, key: str, wish: Skip) -> Done[StreamRecord]:
     holdfast streams skip detect/cam-1 --through 1500
     ```
     """
-    if wish.run is not None and wish.through is None:
+    if chosen.run is not None and chosen.through is None:
         raise InvalidMessage("field 'run' says in which run 'through' is; give both", "through")
-    through, run = wish.through, wish.run
+    through, run = chosen.through, chosen.run
     record, _ = await _changed(services, lambda: operations.skip(services.state(), key, through, run))
     return Done(record, _text(f"messages of {key} are skipped", record))
 
@@ -182,7 +182,7 @@ async def skip(services: Services, key: str, wish: Skip) -> Done[StreamRecord]:
     confirm="Delete its state for good",
     warning="a reset deletes the state for good",
 )
-async def reset(services: Services, key: str, wish: Reset) -> Done[StreamRecord]:
+async def reset(services: Services, key: str, chosen: Reset) -> Done[StreamRecord]:
     """Delete a stream's state and place, as if it had never run. Messages that were handled before are
     handled again if they come again. Results stay.
 
@@ -190,7 +190,7 @@ async def reset(services: Services, key: str, wish: Reset) -> Done[StreamRecord]
     holdfast streams reset detect/cam-1 --yes
     ```
     """
-    keep = wish.keep_place
+    keep = chosen.keep_place
     record, _ = await _changed(services, lambda: operations.reset(services.state(), key, keep_place=keep))
     return Done(record, _text(f"the state of {key} is deleted", record))
 
@@ -202,7 +202,7 @@ async def reset(services: Services, key: str, wish: Reset) -> Done[StreamRecord]
     unavailable="No node owns it, or there is no other node.",
     status=202,
 )
-async def move(services: Services, key: str, wish: MoveTo) -> Done[MovedStream]:
+async def move(services: Services, key: str, chosen: MoveTo) -> Done[MovedStream]:
     """Move a stream to another node. It warms up there first; nothing waits meanwhile.
 
     ```
@@ -210,7 +210,7 @@ async def move(services: Services, key: str, wish: MoveTo) -> Done[MovedStream]:
     ```
     """
     members = await services.coordinator().members()
-    target, owner = named(members, wish.to), await owner_of(services, members, key)
+    target, owner = named(members, chosen.to), await owner_of(services, members, key)
     if target.id == owner.id:
         moved = MovedStream(key, owner.name, target.name, was_there=True)
         return Done(moved, f"{key} is on {target.name} already")
@@ -229,7 +229,7 @@ async def move(services: Services, key: str, wish: MoveTo) -> Done[MovedStream]:
     unavailable="It has no pending effects.",
     form={"all": True},
 )
-async def drop_effects(services: Services, key: str, wish: DropEffects) -> Done[DroppedEffects]:
+async def drop_effects(services: Services, key: str, chosen: DropEffects) -> Done[DroppedEffects]:
     """Give up effects that no target has taken yet. They become dead letters, which `holdfast dlq redrive`
     sends to their targets again.
 
@@ -238,9 +238,9 @@ async def drop_effects(services: Services, key: str, wish: DropEffects) -> Done[
     holdfast streams drop-effects cameras/cam-1 5ccaf0a31d84cd9738d8d289580bcbd4 --yes
     ```
     """
-    if sum((bool(wish.ids), bool(wish.target), wish.all)) != 1:
+    if sum((bool(chosen.ids), bool(chosen.target), chosen.all)) != 1:
         raise InvalidMessage("give one of 'ids', 'target' and 'all'", "ids")
-    ids, target = wish.ids, wish.target
+    ids, target = chosen.ids, chosen.target
     record, count = await _changed(
         services, lambda: operations.drop_effects(services.state(), key, ids, target)
     )

@@ -47,10 +47,10 @@ class SentTaskId(msgspec.Struct):
     unavailable="It has ended.",
     status=202,
 )
-async def cancel(services: Services, task: TaskName, wish: CancelReason) -> Done[TaskStanding]:
+async def cancel(services: Services, task: TaskName, chosen: CancelReason) -> Done[TaskStanding]:
     """Cancel a task: at once if it waits, within seconds if it runs."""
     async with tasks.services_of(services, task.app) as theirs:
-        await tasks.cancel(theirs, task.app, task.trace_id, wish.reason)
+        await tasks.cancel(theirs, task.app, task.trace_id, chosen.reason)
         standing = standing_of(await tasks.known(theirs, task.app, task.trace_id))
     return Done(standing, f"task {task.trace_id} is being cancelled")
 
@@ -63,7 +63,7 @@ async def cancel(services: Services, task: TaskName, wish: CancelReason) -> Done
     unavailable="It hasn't failed.",
     status=202,
 )
-async def retry(services: Services, task: TaskName, wish: NoFields) -> Done[SentTaskId]:
+async def retry(services: Services, task: TaskName, chosen: NoFields) -> Done[SentTaskId]:
     """Run a task again, with all its tries, that failed and is in the dead letters."""
     async with tasks.services_of(services, task.app) as theirs:
         await tasks.retry(theirs, task.app, task.trace_id)

@@ -173,7 +173,7 @@ async def _change(
 ) -> Checkpoint:
     """Open the stream and commit the change; repeat that if an owner opened it in between, or an answer was
     lost. ``resolve`` is called once, and a change that may already have been made isn't made twice."""
-    wish: RequestedChange | None = None
+    requested: RequestedChange | None = None
     lost: Commit | None = None
     for attempt in range(1, TRIES + 1):
         sent: Commit | None = None
@@ -181,20 +181,20 @@ async def _change(
             standing = await state.peek(key)
             if standing is None:
                 raise NotKnown(f"no stream {key!r} in the state store; `holdfast status` lists them")
-            if wish is None:
+            if requested is None:
                 resolve(standing).change(standing)  # refuse an impossible change before anybody is fenced
             opened = _still_quiet(await state.open(key, standing.epoch, MEMBER), await state.now(key))
-            wish = wish or resolve(opened)
-            if lost is not None and _was_applied(opened, lost, wish):
+            requested = requested or resolve(opened)
+            if lost is not None and _was_applied(opened, lost, requested):
                 return opened
-            sent = wish.change(opened)
+            sent = requested.change(opened)
             await state.commit(sent)
             return ledger.commit(opened, sent, opened.at) or opened
         except (Fenced, OutcomeUnknown, Unavailable) as error:
             lost = sent if isinstance(error, OutcomeUnknown) and sent is not None else lost
             if attempt == TRIES or isinstance(error, Unavailable):
-                if wish is not None and lost is not None:
-                    raise _unknown(key, wish) from error
+                if requested is not None and lost is not None:
+                    raise _unknown(key, requested) from error
                 raise
     raise AssertionError
 
@@ -208,22 +208,22 @@ def _still_quiet(opened: Checkpoint, wall: float) -> Checkpoint:
     return msgspec.structs.replace(opened, log=msgspec.structs.replace(opened.log, quiet_s=quiet_s))
 
 
-def _was_applied(now: Checkpoint, lost: Commit, wish: RequestedChange) -> bool:
+def _was_applied(now: Checkpoint, lost: Commit, requested: RequestedChange) -> bool:
     """Return whether the commit whose answer was lost was applied. Raises OutcomeUnknown if that can't be
     known, because an owner has committed since."""
     if now.number == lost.number and now.commit_id == lost.id:
         return True
-    if wish.is_done is not None:
-        return wish.is_done(now)
+    if requested.is_done is not None:
+        return requested.is_done(now)
     if now.number > lost.number:
-        raise _unknown(now.key, wish)
+        raise _unknown(now.key, requested)
     return False
 
 
-def _unknown(key: str, wish: RequestedChange) -> OutcomeUnknown:
+def _unknown(key: str, requested: RequestedChange) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"{key}: the state store's answer was lost; {wish.what} may have been done. `holdfast status` shows"
-        " where the stream stands: look before you repeat it"
+        f"{key}: the state store's answer was lost; {requested.what} may have been done. `holdfast status`"
+        " shows where the stream stands: look before you repeat it"
     )
 
 

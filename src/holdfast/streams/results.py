@@ -72,22 +72,14 @@ def result_of(logged: Logged) -> StreamResult[Any]:
     """Return a logged result as users see it."""
     _, _, key = logged.key.partition("/")
     place = Place.named(logged.result.name)
-    is_timer = is_timer_name(logged.result.name)
     try:
         value: Any = decode_plain(logged.result.body)
     except ValueError:
         value = logged.result.body
-    return StreamResult(
-        key,
-        0 if is_timer else place.run,
-        0 if is_timer else place.seq,
-        value,
-        "" if is_timer else place.id,
-        place.timer if is_timer else "",
-        logged.cursor,
-        logged.epoch,
-        logged.at,
-    )
+    commit = logged.cursor, logged.epoch, logged.at
+    if is_timer_name(logged.result.name):
+        return StreamResult(key, 0, 0, value, "", place.timer, *commit)
+    return StreamResult(key, place.run, place.seq, value, place.id, "", *commit)
 
 
 async def read_results(

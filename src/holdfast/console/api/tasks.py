@@ -245,14 +245,14 @@ class TaskOperations:
 
     async def _set_limits(self, call: Call[NoFields, NewLimits]) -> LimitRecord:
         """Change how many tasks of an app may run at once, and how many begin per second."""
-        wish = call.body
+        change = call.body
         return await limits.change_limits(
             self._services,
             call.path["app"],
-            maximum=wish.maximum,
-            per_node=wish.per_node,
-            strict=wish.strict,
-            rates=wish.rates,
+            maximum=change.maximum,
+            per_node=change.per_node,
+            strict=change.strict,
+            rates=change.rates,
         )
 
     # --- by the clock
