@@ -70,7 +70,7 @@ def test_hosts_that_are_wrong_are_named(hosts: str, problem: str) -> None:
 @pytest.mark.parametrize(
     "query, problem",
     [
-        ("databse=3", "redis: unknown parameter 'databse'; did you mean database?"),
+        ("databases=3", "redis: unknown parameter 'databases'; did you mean database?"),
         ("x=3", "unknown parameter 'x'; did you mean database, prefix, cert, key?"),
         ("database=16", "redis: database is '16'; write a number from 0 to 15"),
         ("database=٣", "write a number from 0 to 15"),
